@@ -49,7 +49,7 @@ def reference_of(arch: Architecture) -> Any:
 
 def config_file(arch: Architecture) -> dict[str, Any]:
     """A config.json with every key that transformers writes, all with their default values."""
-    return {**reference_of(arch)().to_dict(), "architectures": [arch.name], "model_type": arch.model_type}
+    return {**reference_of(arch)().to_dict(), "architectures": [arch.name], "model_type": arch.model_types[0]}
 
 
 @ARCHITECTURES

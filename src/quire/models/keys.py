@@ -39,6 +39,7 @@ FOREIGN: Mapping[str, Neutral] = {
     ),
     **dict.fromkeys(("attention_chunk_size", "num_kv_shared_layers", "cross_attention_layers"), _OFF),
     "dual_chunk_attention_config": _OFF,  # Qwen2.5 for a million tokens
+    "index_topk": _OFF,  # DeepSeek-V3.2, GLM-5
     **dict.fromkeys(("attention_sinks", "use_sinks", "sinks", "attn_temperature_tuning", "use_logn_attn"), _OFF),
     # positions
     **dict.fromkeys(("alibi", "use_alibi", "use_mrope", "mrope_section", "use_dynamic_ntk"), _OFF),
