@@ -89,8 +89,8 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
             return _agreeing(by_name[name], metadata)
     reason = next((f": {REASONS[name]}" for name in named if name in REASONS), "")
     raise UnsupportedModel(
-        f"The architecture {', '.join(named)[:MAX_SHOWN]} is not supported{reason}. Supported in {checkpoint.container} files "
-        f"are: {', '.join(sorted(by_name))}.{_advice_on_text_model(metadata.get('text_config'))}"
+        f"The architecture {', '.join(named)[:MAX_SHOWN]} is not supported{reason}. Supported in "
+        f"{checkpoint.container} files are: {', '.join(sorted(by_name))}.{_advice_on_text_model(metadata.get('text_config'))}"
         f"{_advice_on_relatives(checkpoint)}"
     )
 
