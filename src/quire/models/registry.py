@@ -88,10 +88,10 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
         if name in by_name:
             return _agreeing(by_name[name], metadata)
     reason = next((f": {REASONS[name]}" for name in named if name in REASONS), "")
+    advice = f"{_advice_on_text_model(metadata.get('text_config'))}{_advice_on_relatives(checkpoint)}"
     raise UnsupportedModel(
         f"The architecture {', '.join(named)[:MAX_SHOWN]} is not supported{reason}. Supported in "
-        f"{checkpoint.container} files are: {', '.join(sorted(by_name))}.{_advice_on_text_model(metadata.get('text_config'))}"
-        f"{_advice_on_relatives(checkpoint)}"
+        f"{checkpoint.container} files are: {', '.join(sorted(by_name))}.{advice}"
     )
 
 
