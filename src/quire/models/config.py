@@ -60,6 +60,7 @@ class ModelConfig:
     alibi: float = 0.0  # factor of the slopes by which scores fall with the distance (SLOPES); 0: they do not
     activation: str = "silu"  # of the feed-forward block, where the architecture reads it
     init_std: float = 0.02  # standard deviation of the weights before training
+    extra_layers: int = 0  # behind the last one, for drafting further tokens (MTP); they are not drawn
     quantization: Quantization | None = None  # of safetensors; GGUF says it tensor by tensor
 
     @classmethod
@@ -131,6 +132,7 @@ def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) ->
         "biased": _biased(c, keys),
         "activation": _activation(c),
         "init_std": c.fraction("initializer_range", 0.02),
+        "extra_layers": c.integer_or_none("num_nextn_predict_layers") or 0,
         "quantization": read_quantization(c.mapping("quantization_config")),
     }
     return kind.read(base, c, is_gguf=False)
@@ -210,7 +212,11 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
     given |= {flag: tensor in checkpoint.tensors for flag, tensor in keys.tensors.items()}
     c = keys.values(given, architecture=arch, prefix=prefix)
     hidden, num_heads = c.uniform_size("embedding_length"), c.uniform_size("attention.head_count")
-    num_layers, max_context = c.uniform_size("block_count", most=MAX_LAYERS), c.uniform_size("context_length")
+    num_blocks, max_context = c.uniform_size("block_count", most=MAX_LAYERS), c.uniform_size("context_length")
+    extra_layers = c.integer_or_none("nextn_predict_layers") or 0  # counted among the blocks
+    if extra_layers >= num_blocks:
+        raise c.refusal("nextn_predict_layers", f"less than {num_blocks}, the block_count")
+    num_layers = num_blocks - extra_layers
     heads = ("embedding_length", "attention.head_count", "attention.head_count_kv")
     head_dim = _head_dim(c, *heads, keys.head_dim)
     if keys.head_dim == KEY_LENGTH and c.size("attention.value_length", head_dim) != head_dim:
@@ -239,6 +245,7 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
         "windows": windows,
         "tied": "output.weight" not in checkpoint.tensors,
         "activation": _activation(c),
+        "extra_layers": extra_layers,
         "eos_ids": tuple(dict.fromkeys(each for key in _GGUF_END_TOKENS for each in ids.token_ids(key))),
     }
     return kind.read(base, c, is_gguf=True)

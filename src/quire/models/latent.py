@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from quire.graph.graph import Graph, Layer, Value
 from quire.models.blocks import rotate
-from quire.models.config import ModelConfig
+from quire.models.grouped_moe import GroupedMoeConfig
 from quire.models.names import Stored, TensorName, part_of_groups, parts_of
 from quire.models.rope import ALL, RopeConfig, magnitude
 from quire.models.values import Values
@@ -50,13 +50,18 @@ class LatentHeads:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatentConfig(ModelConfig):
+class LatentConfig(GroupedMoeConfig):
     """A model with latent attention in all layers."""
 
     heads: LatentHeads
 
+    @classmethod
+    def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
+        heads = _read_heads(base, values, is_gguf)
+        return super(LatentConfig, cls).read(base | {"heads": heads}, values, is_gguf)
+
     def sizes(self, layer: int | None = None) -> dict[str, int]:
-        return {**ModelConfig.sizes(self, layer), **self.heads.sizes(self.num_heads)}
+        return {**GroupedMoeConfig.sizes(self, layer), **self.heads.sizes(self.num_heads)}
 
     def has_query_latent(self, layer: int) -> bool:
         """Does the layer compute queries from a latent?"""
@@ -67,7 +72,7 @@ class LatentConfig(ModelConfig):
         return self.heads.query_dim is None
 
 
-def read_heads(base: dict[str, Any], values: Values, is_gguf: bool) -> LatentHeads:
+def _read_heads(base: dict[str, Any], values: Values, is_gguf: bool) -> LatentHeads:
     """Read the numbers of latent attention. Replaces the rope in `base` where GGUF stores its scaling another way."""
     rope: RopeConfig = base["ropes"][ALL]
     if is_gguf:

@@ -141,6 +141,12 @@ class Names:
         moved = {word: each for stored in found for word, each in stored.items()}
         return self.but({word: replace(self.entries[word], gguf=each) for word, each in moved.items()})
 
+    def extra_layers(self, container: str, config: ModelConfig) -> Iterator[str]:
+        """Yield patterns of the tensors of layers behind the last one."""
+        prefix = re.escape("blk" if container == GGUF else self.layers)
+        for layer in range(config.num_layers, config.num_layers + config.extra_layers):
+            yield rf"^{prefix}\.{layer}\."
+
     def full_name(self, container: str, stored: str, layer: int | None, kind: str) -> str:
         """Return the full name of the weight or bias (`kind`)."""
         prefix = "blk" if container == GGUF else self.layers
@@ -179,7 +185,8 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
     if missing := [each.tensor for each in expected if each.required and each.tensor not in tensors]:
         raise BadCheckpoint(f"The checkpoint lacks {_summary(missing)}.")
     known = {each.tensor for each in expected}
-    if unknown := [name for name in tensors if name not in known and not names.ignored.search(name)]:
+    is_ignored = re.compile("|".join([names.ignored.pattern, *names.extra_layers(container, config)])).search
+    if unknown := [name for name in tensors if name not in known and not is_ignored(name)]:
         raise BadCheckpoint(f"The checkpoint has {_summary(unknown)} that this architecture does not use.")
     weights = {each.name: _handle(each, tensors[each.tensor]) for each in expected if each.tensor in tensors}
     if config.tied:
