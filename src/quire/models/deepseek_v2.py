@@ -9,12 +9,14 @@ from quire.models.blocks import moe_mlp
 from quire.models.config import MLP
 from quire.models.grouped_moe import CONFIG_KEYS, EXPERT_NAMES, SOFTMAX, UNUSED_KEYS
 from quire.models.keys import ConfigKeys
-from quire.models.latent import BIASED, CONFIG_KEYS as LATENT_KEYS, IGNORED, LATENT_NAMES, VARIANTS, LatentConfig, attend_latent
+from quire.models.latent import BIASED, IGNORED, LATENT_NAMES, LAYOUTS, LatentConfig, attend_latent
+from quire.models.latent import CONFIG_KEYS as LATENT_KEYS
 from quire.models.llama import LLAMA_CONFIG
 from quire.models.registry import architecture
 
 LATENT_WORDS: dict[str, Any] = {
-    "entries": {"attn.k": None, "attn.v": None, **LATENT_NAMES}, "variants": VARIANTS, "ignored": IGNORED,
+    "entries": {"attn.k": None, "attn.v": None, **LATENT_NAMES},
+    "layouts": {**EXPERT_NAMES.layouts, **LAYOUTS}, "ignored": IGNORED,
 }  # fmt: skip
 DEEPSEEK_CONFIG = LLAMA_CONFIG.override(
     reads=[*CONFIG_KEYS, *LATENT_KEYS, "topk_method"],

@@ -19,7 +19,7 @@ V3_CONFIG = DEEPSEEK_CONFIG.override(
         **{"n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "moe_intermediate_size": 2048},
         **{"n_shared_experts": 1, "first_k_dense_replace": 3, "eos_token_id": 1, "num_nextn_predict_layers": 1},
     },
-    synonyms={"num_local_experts": "num_experts"},
+    synonyms={"num_local_experts": "num_experts", "num_mtp_layers": "num_nextn_predict_layers"},
     biases={"attention_bias": BIASED},
 )
 LATENT_GGUF = GROUPED_GGUF.override(reads=GGUF_KEYS, head_dim="rope.dimension_count")

@@ -11,7 +11,7 @@ from quire.models.names import FUSED_QKV, parts_of
 from quire.models.registry import architecture
 
 GATE_UP = {"mlp.gate": "ffn", "mlp.up": "ffn"}
-GLM_NAMES = LLAMA_NAMES.but(parts_of("mlp.gate_up_proj", "ffn_up", GATE_UP), variants=FUSED_QKV)
+GLM_NAMES = LLAMA_NAMES.but(parts_of("mlp.gate_up_proj", "ffn_up", GATE_UP), layouts=FUSED_QKV)
 PARTIAL = RopeRules(is_partial=True)
 CONFIG = LLAMA_CONFIG.override(
     ignores=["mlp_bias"],

@@ -21,7 +21,7 @@ CONFIG = LLAMA_CONFIG.override(
     ignores=[*UNUSED_KEYS, "mlp_bias"],
     fixed={"topk_method": (None, "noaux_tc"), "scoring_func": (None, SIGMOID)},
     spelling={"num_experts": "n_routed_experts"},
-    synonyms={"num_local_experts": "num_experts"},
+    synonyms={"num_local_experts": "num_experts", "num_mtp_layers": "num_nextn_predict_layers"},
     defaults={
         **{"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "n_shared_experts": 1},
         **{"n_group": 1, "topk_group": 1, "norm_topk_prob": True, "first_k_dense_replace": 1},

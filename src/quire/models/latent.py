@@ -137,7 +137,7 @@ LATENT_NAMES: Entries = {
     "attn.values": TensorName(_WHOLE["attn.values"], "attn_v_b", ("heads", "value", "latent")),
     "attn.out": TensorName("self_attn.o_proj", "attn_output", ("hidden", "values")),
 }
-VARIANTS = {"attn_kv_b": _keys_and_values("attn_kv_b")}  # of old GGUF files
+LAYOUTS = {"attn_kv_b.weight": _keys_and_values("attn_kv_b")}  # of old GGUF files
 IGNORED = r"^blk\.\d+\.attn_[kv]_b\.weight$"  # some old GGUF files have these too
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ RowRule = Callable[[Sizes], Array]  # the rows of the stored tensor that are the
 
 COMPARED_BYTES = 1 << 20  # at a time, to stay in the CPU's cache
 GGUF, SAFETENSORS = "gguf", "safetensors"
+_NUMBER = re.compile(r"\.\d+")
 
 
 def pairs_to_halves(heads: str, rows: str) -> RowRule:
@@ -59,6 +60,15 @@ def part_of_groups(index: int, groups: str, *rows: str) -> RowRule:
     return order
 
 
+def every_second(index: int, rows: str) -> RowRule:
+    """Every second row, from `index` on: gate and up of gpt-oss."""
+
+    def order(sizes: Sizes) -> Array:
+        return np.arange(index, 2 * sizes[rows], 2)
+
+    return order
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """Where a container stores a weight, and how the tensor is transformed into the weight."""
@@ -68,6 +78,7 @@ class Stored:
     transposed: bool = False
     added: float = 0.0
     shape: tuple[str, ...] | None = None  # of these rows, where it is not the weight's: the numbers are the same
+    bias: str | None = None  # full name of the bias in its layer, where it is not this name with `.bias`
 
     def transform(self, sizes: Sizes) -> Transform:
         """For a weight of these sizes."""
@@ -106,8 +117,11 @@ def parts_of(safetensors: str, gguf: str, parts: Mapping[str, str], groups: str 
     }
 
 
+Layouts = Mapping[str, Mapping[str, TensorName | Stored]]  # by the end of the name of a tensor that files have
 # GGUF files with q, k and v as one tensor
-FUSED_QKV = {"attn_qkv": {f"attn.{word}": Stored("attn_qkv", part(i, "q", "kv", "kv")) for i, word in enumerate("qkv")}}
+FUSED_QKV: Layouts = {
+    "attn_qkv.weight": {f"attn.{word}": Stored("attn_qkv", part(i, "q", "kv", "kv")) for i, word in enumerate("qkv")}
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +130,9 @@ class Names:
 
     entries: Mapping[str, TensorName]
     layers: str = "model.layers"  # the prefix of layers in safetensors
-    # Of GGUF: a tensor that some files have in every layer -> where those files store some weights
-    variants: Mapping[str, Mapping[str, Stored]] = field(default_factory=dict)
+    layouts: Layouts = field(default_factory=dict)  # what differs in some files: entries, or their places
     # Of safetensors:
-    stacked: frozenset[str] = frozenset()  # tensors that are stored as `NAME.0`, `NAME.1`, …
+    stacked: frozenset[str] = frozenset()  # tensors that are stored apart, with `*` where their number is
     renamed: Mapping[str, str] = field(default_factory=dict)  # another name of a tensor -> that in `entries`
     # Old checkpoints store frequencies, which we compute; GGUF stores rope factors, which draw.py reads.
     ignored: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|^rope_\w+\.weight$"))
@@ -135,17 +148,23 @@ class Names:
         """Return the same names, with these fields of some entries changed."""
         return self.but({word: replace(self.entries[word], **fields) for word in words})
 
-    def variant(self, tensors: Container[str]) -> Names:
-        """Return the names of a GGUF file with these tensors."""
-        found = [stored for tensor, stored in self.variants.items() if f"blk.0.{tensor}.weight" in tensors]
-        moved = {word: each for stored in found for word, each in stored.items()}
-        return self.but({word: replace(self.entries[word], gguf=each) for word, each in moved.items()})
-
     def extra_layers(self, container: str, config: ModelConfig) -> Iterator[str]:
         """Yield patterns of the tensors of layers behind the last one."""
         prefix = re.escape("blk" if container == GGUF else self.layers)
         for layer in range(config.num_layers, config.num_layers + config.extra_layers):
             yield rf"^{prefix}\.{layer}\."
+
+    def in_layout_of(self, container: str, tensors: Iterable[str]) -> Names:
+        """Return the names of a file with these tensors."""
+        found = [key for key in self.layouts if any(name.endswith(key) for name in tensors)]
+        changes = {word: each for key in found for word, each in self.layouts[key].items()}
+        return self.but({word: self._changed(container, word, each) for word, each in changes.items()})
+
+    def _changed(self, container: str, word: str, change: TensorName | Stored) -> TensorName:
+        if isinstance(change, TensorName):
+            return change
+        entry = self.entries[word]
+        return replace(entry, gguf=change) if container == GGUF else replace(entry, safetensors=change)
 
     def full_name(self, container: str, stored: str, layer: int | None, kind: str) -> str:
         """Return the full name of the weight or bias (`kind`)."""
@@ -172,12 +191,11 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
     tensors = join_tensors(checkpoint.tensors, config.quantization)
     if container == SAFETENSORS:
         tensors = _stack(_renamed(tensors, names), names.stacked)
+    names = names.in_layout_of(container, tensors)
     if config.tied:
         both = (_first(container, names, word) for word in ("embed", "head"))
         tensors, tied = _tie(tensors, *both)
         config = replace(config, tied=tied)
-    if container == GGUF:
-        names = names.variant(tensors)
     layers = (None, *range(config.num_layers))
     expected = [each for layer in layers for each in _expected(container, config, names, layer)]
     if container == "dummy":
@@ -208,19 +226,35 @@ def _renamed(tensors: Mapping[str, StoredTensor], names: Names) -> Mapping[str, 
 
 def _stack(tensors: Mapping[str, StoredTensor], stacked: frozenset[str]) -> Mapping[str, StoredTensor]:
     """The tensors, with those that are stored one by one under a number as one tensor."""
-    parts: dict[str, dict[int, StoredTensor]] = {}
+    if not stacked:
+        return tensors
+    ends = "|".join(re.escape(each).replace(r"\*", r"\d+") for each in sorted(stacked))
+    pattern = re.compile(rf"(.*?)({ends})(\.\w+)$")
+    whole: dict[str, StoredTensor] = {}
+    parts: dict[str, dict[int, StoredTensor]] = {}  # by the name with `*`, then by the number
     for name, tensor in tensors.items():
-        stem, _, kind = name.rpartition(".")
-        stem, _, index = stem.rpartition(".")
-        if index.isdecimal() and stem.endswith(tuple(stacked)):
-            parts.setdefault(f"{stem}.{kind}", {})[int(index)] = tensor
-    whole = {
-        name: StackedTensor(name, tuple(found[i] for i in sorted(found)))
-        for name, found in parts.items()
-        if sorted(found) == list(range(len(found))) and len({(each.shape, each.format) for each in found.values()}) == 1
-    }
-    used = {part.name for tensor in whole.values() for part in tensor.parts}
-    return {**{name: tensors[name] for name in tensors if name not in used}, **whole} if whole else tensors
+        if match := pattern.match(name):
+            before, stem, after = match.groups()
+            number = _NUMBER.search(stem)
+            assert number is not None
+            parts.setdefault(f"{before}{_NUMBER.sub('.*', stem)}{after}", {})[int(number[0][1:])] = tensor
+        else:
+            whole[name] = tensor
+    return {**whole, **{name.replace(".*", ""): _stacked(name, found) for name, found in parts.items()}}
+
+
+def _stacked(name: str, found: Mapping[int, StoredTensor]) -> StackedTensor:
+    """Tensors of the numbers 0, 1, …, as one. `name` has `*` for the number."""
+    if missing := [name.replace("*", str(number)) for number in range(len(found)) if number not in found]:
+        raise BadCheckpoint(f"The checkpoint lacks {_summary(missing)}.")
+    parts = tuple(found[number] for number in range(len(found)))
+    for each in parts[1:]:
+        if (each.shape, each.format) != (parts[0].shape, parts[0].format):
+            raise BadCheckpoint(
+                f"The tensor {each.name} is {each.format} {format_shape(each.shape)}, and {parts[0].name} is "
+                f"{parts[0].format} {format_shape(parts[0].shape)}: both must be alike."
+            )
+    return StackedTensor(name.replace(".*", ""), parts)
 
 
 def _first(container: str, names: Names, word: str) -> str:
@@ -273,9 +307,10 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
             yield _Expected(name, tensor, shape, transform, is_required, tensor_shape)
         # config.json declares the biases; in GGUF they are simply present or absent
         required = entry.biased or word in config.biased
-        if required or (container == GGUF and layer is not None and len(shape) == 2):
-            bias = names.full_name(container, stored.name, layer, "bias")
-            yield _Expected(f"{name}.bias", bias, shape[:1], Transform(rows=transform.rows), required)
+        if required or (container == GGUF and layer is not None and len(shape) > 1):
+            bias = names.full_name(container, stored.bias or stored.name, layer, "" if stored.bias else "bias")
+            moved = Transform(rows=transform.rows, has_vectors=True)
+            yield _Expected(f"{name}.bias", bias, shape[:-1] if len(shape) > 1 else shape, moved, required)
 
 
 def _random_tensors(expected: list[_Expected], config: ModelConfig) -> dict[str, StoredTensor]:
@@ -308,29 +343,38 @@ def _stored_shapes(expected: list[_Expected]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for each in expected:
         rows, shape = each.transform.rows, each.stored or each.shape
-        tall = shape if rows is None else (int(rows.max()) + 1, *shape[1:])
-        shape = _transposed(tall) if each.transform.transposed else tall
+        tall = shape if rows is None else _with_rows(shape, int(rows.max()) + 1, each.transform)
+        shape = _turned(tall) if each.transform.transposed else tall
         shapes[each.tensor] = max(shapes.get(each.tensor, shape), shape)
     return shapes
 
 
+def _turned(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape with rows and columns exchanged."""
+    return (*shape[:-2], *shape[:-3:-1])
+
+
+def _row_axis(shape: tuple[int, ...], transform: Transform) -> int:
+    return len(shape) - (1 if transform.has_vectors or len(shape) == 1 else 2)
+
+
+def _with_rows(shape: tuple[int, ...], num_rows: int, transform: Transform) -> tuple[int, ...]:
+    axis = _row_axis(shape, transform)
+    return (*shape[:axis], num_rows, *shape[axis + 1 :])
+
+
 def _handle(each: _Expected, tensor: StoredTensor) -> Weight:
     stored = tuple(tensor.shape)
-    found = _transposed(stored) if each.transform.transposed else stored
+    found = _turned(stored) if each.transform.transposed else stored
     rows = each.transform.rows
-    if rows is not None and found and len(rows) and int(rows.max()) < found[0]:
-        found = (len(rows), *found[1:])
+    if rows is not None and found and len(rows) and int(rows.max()) < found[_row_axis(found, each.transform)]:
+        found = _with_rows(found, len(rows), each.transform)
     if found != (each.stored or each.shape):
         shape = format_shape(each.stored or each.shape)
         raise BadCheckpoint(
             f"The tensor {each.tensor} is {format_shape(stored)}; by the configuration it must be {shape}."
         )
     return transformed(each.name, each.shape, tensor, each.transform)
-
-
-def _transposed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape with its last two axes swapped."""
-    return (*shape[:-2], *shape[-2:][::-1])
 
 
 def _summary(names: list[str], most: int = 5) -> str:

@@ -31,7 +31,7 @@ NAMES = LLAMA_NAMES.but(
         "mlp.down": TensorName("mlp.fc2", "ffn_down", ("hidden", "ffn")),
         "norm": TensorName("model.final_layernorm", "output_norm", ("hidden",)),
     },
-    variants=FUSED_QKV,
+    layouts=FUSED_QKV,
 ).marked(*BIASED, biased=True)
 PARTIAL = RopeRules(is_partial=True)
 CONFIG = LLAMA_CONFIG.override(
