@@ -92,13 +92,15 @@ class TensorName:
         return Stored(found) if isinstance(found, str) else found
 
 
-def parts_of(safetensors: str, gguf: str, parts: Mapping[str, str], groups: str = "") -> dict[str, TensorName]:
-    """Words whose weights are parts of one tensor, with the rows of each; `groups`: safetensors have all parts of a
-    group side by side."""
+def parts_of(
+    safetensors: str, gguf: str, parts: Mapping[str, str], groups: str = "", *, transposed: bool = False
+) -> dict[str, TensorName]:
+    """Words whose weights are parts of one tensor, with the rows of each. Safetensors may have it transposed, or
+    (`groups`) with all parts of a group side by side."""
     rows = tuple(parts.values())
     return {
         word: TensorName(
-            Stored(safetensors, part_of_groups(i, groups, *rows) if groups else part(i, *rows)),
+            Stored(safetensors, part_of_groups(i, groups, *rows) if groups else part(i, *rows), transposed),
             Stored(gguf, part(i, *rows)),
             (rows[i], "hidden"),
         )

@@ -7,7 +7,7 @@ kernel multiplies exactly the numbers of quire.quant. Rows that are not whole bl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,6 @@ from quire.quant.registry import all_formats
 from . import FACTS, QUANTIZED
 
 Array = NDArray[Any]
-
-BLOCK = 32
 
 
 def packed_format(weight: Weight, precision: Precision) -> str:
@@ -48,6 +46,18 @@ class Packed(NamedTuple):
     format: str
     shape: tuple[int, int]
     panels: Array  # uint8, a view of the program's memory
+
+
+class IndexesWeights(Protocol):
+    """What the walk over a graph asks about its weights."""
+
+    @property
+    def weights(self) -> Weights: ...
+    def is_quantized(self, name: str) -> bool: ...
+    def rows_of(self, name: str) -> int: ...
+    def matrix(self, name: str) -> int: ...
+    def vector(self, name: Any, width: int | None = None) -> int: ...
+    def numbers(self, name: str) -> Array: ...
 
 
 class Packer:
