@@ -29,11 +29,13 @@ from quire.devices.errors import NoKernel
 from quire.graph.graph import Graph, Node, Value
 from quire.graph.passes.fuse import RULES
 from quire.graph.passes.rewrite import rewrite
+from quire.ops.cache import Latent
 
 from . import FACTS
 from .attention import lower_attention, lower_bidirectional, terms_of
 from .caches import Caches
 from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
+from .latent import lower_latent
 from .linear import Multiplies
 from .plain import EmbedPositions, Map, Multiply, Normalize, Rotate, ScaleByPosition
 from .weights import Placer
@@ -212,6 +214,13 @@ def _attention(lowering: Lowering, node: Node) -> Instruction:
     return lower_attention(node, spec, lowering.placer, lowering.caches, lowering.fixed_chunk)
 
 
+def _attention_latent(lowering: Lowering, node: Node) -> Instruction:
+    assert node.cache is not None
+    spec = lowering.graph.caches[node.cache]
+    assert isinstance(spec, Latent)
+    return lower_latent(node, spec, lowering.placer, lowering.caches, lowering.fixed_chunk)
+
+
 def _attention_bidirectional(lowering: Lowering, node: Node) -> Instruction:
     return lower_bidirectional(node, lowering.placer)
 
@@ -281,6 +290,7 @@ EMIT: dict[str, Emit] = {
         ("activation", "xielu", "add", "multiply", "scale", "scale_by", "softcap", "clamp", "columns"), _map
     ),
     **dict.fromkeys(("attention", "attention_shared"), _attention),
+    "attention_latent": _attention_latent,
     "attention_bidirectional": _attention_bidirectional,
     "qkv_attention": _qkv_attention,
     **dict.fromkeys(("gated_linear", "normed_gated_linear"), _gated_linear),
