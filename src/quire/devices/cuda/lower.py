@@ -29,12 +29,14 @@ from quire.devices._triton.norm import Norm
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables
 from quire.devices.errors import NoKernel
 from quire.graph.graph import Graph, Node, Value
+from quire.ops.cache import Latent
 
 from .attention import lower_attention, lower_bidirectional, terms_of
 from .caches import Caches
 from .expert_tiles import ExpertTiles
 from .experts import lower_experts, lower_route
 from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
+from .latent import lower_latent
 from .linear import Multiplies
 from .plain import EmbedPositions, Map, Multiply, Normalize, Rotate, ScaleByPosition
 from .values import SUMS, HeldValues
@@ -198,6 +200,13 @@ def _experts(lowering: Lowering, node: Node) -> Instruction:
     return lower_experts(node, lowering.placer, lowering.expert_tiles, copies)
 
 
+def _attention_latent(lowering: Lowering, node: Node) -> Instruction:
+    assert node.cache is not None
+    spec = lowering.graph.caches[node.cache]
+    assert isinstance(spec, Latent)
+    return lower_latent(node, spec, lowering.placer, lowering.caches, lowering.fixed_chunk)
+
+
 def _attention_bidirectional(lowering: Lowering, node: Node) -> Instruction:
     return lower_bidirectional(node, lowering.placer)
 
@@ -270,6 +279,7 @@ EMIT: dict[str, Emit] = {
     **dict.fromkeys(("route", "normed_route"), _route),
     **dict.fromkeys(("experts", "experts_add"), _experts),
     **dict.fromkeys(("attention", "attention_shared"), _attention),
+    "attention_latent": _attention_latent,
     "attention_bidirectional": _attention_bidirectional,
     "qkv_attention": _qkv_attention,
     **dict.fromkeys(("gated_linear", "normed_gated_linear"), _gated_linear),
