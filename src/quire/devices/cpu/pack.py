@@ -6,7 +6,6 @@ kernel multiplies exactly the numbers of quire.quant. Rows that are not whole bl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -42,7 +41,7 @@ def packed_rows(weight: Weight, target: str) -> Array:
     numbers = weight.float32()
     fmt = all_formats()[target]
     rows: Array = np.ascontiguousarray(fmt.quantize(numbers.reshape(-1, fmt.block_weights)))
-    return rows.view(np.uint8).reshape(math.prod(weight.shape[:-1]), -1)
+    return rows.view(np.uint8).reshape(weight.shape[0], -1)
 
 
 def stack_shape(weight: Weight) -> tuple[int, int, int]:
@@ -135,7 +134,7 @@ class Packer:
         if label in self._found:
             index = self._program.adopt(target, (all_rows, cols), self._found[label])
         else:
-            sources = packed_rows(weight, target).reshape(count, rows, -1)
+            sources = (packed_rows(weight.matrix(i), target) for i in range(count))
             index = self._program.stack(target, (count, rows, cols), sources)
             self.num_packed += 1
         self._labels[label] = index
