@@ -23,6 +23,7 @@ from quire.ops.cache import PagedKV
 
 from . import FACTS
 from .buffers import BLOCK, NO_COLUMNS, Buffers, BufferSlice, Columns
+from .experts import lower_experts, lower_route
 from .fallback import Fallback, PlacedNode, nodes_without_kernel, warn_of_fallback
 from .pack import IndexesWeights, Packer
 from .program import NativeProgram
@@ -367,17 +368,19 @@ _PRODUCTS = {
     "gated_linear": ("gate", "up"),
     "activated_linear": ("weight",),
     "head": ("weight",),
+    "experts": ("gate", "up"),
 }
 
 
 def _reads_blocks(node: Node, value: Value) -> bool:
     """Does the node multiply this value with its matrices?"""
-    return node.op.name in _PRODUCTS and node.inputs[0].id == value.id
+    return node.op.name in _PRODUCTS and node.inputs[0].id == value.id and not node.attrs.get("on_input")
 
 
 def _matrices(node: Node) -> list[str]:
     """Weights that the node multiplies its input with."""
-    return [name for parameter in _PRODUCTS.get(node.op.name, ()) for name in _bound(node, parameter)]
+    names = [name for parameter in _PRODUCTS.get(node.op.name, ()) for name in _bound(node, parameter)]
+    return [name for name in names if name is not None]
 
 
 # Every op that has a native kernel, and how it becomes instructions.
@@ -385,15 +388,17 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     **dict.fromkeys(("embed", "embed_positions"), _Lowering._embed),
     **dict.fromkeys(("rms_norm", "layer_norm"), _Lowering._norm),
     **dict.fromkeys(("activation", "xielu", "add", "multiply"), _Lowering._map),
-    **dict.fromkeys(("scale", "scale_by", "softcap", "clamp"), _Lowering._map),
+    **dict.fromkeys(("scale", "scale_by", "scale_rows", "softcap", "clamp"), _Lowering._map),
     **dict.fromkeys(("attention", "attention_shared"), _Lowering._attention),
     **dict.fromkeys(("linear", "linear_split"), _Lowering._product),
     **dict.fromkeys(("gated_linear", "activated_linear"), _Lowering._gate),
     "columns": _Lowering._columns,
     "attention_bidirectional": _Lowering._attention_bidirectional,
+    "experts": lower_experts,
     "head": _Lowering._head,
     "linear_add": _Lowering._linear_add,
     "rope": _Lowering._rope,
+    "route": lower_route,
     "scale_by_position": _Lowering._scale_by_position,
     "select": _Lowering._select,
 }

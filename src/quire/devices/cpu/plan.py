@@ -44,12 +44,20 @@ class WeightHeaders:
         """Return the rows of a matrix, or the length of a vector."""
         return self.weights[name].shape[0]
 
-    def matrix(self, name: str) -> int:
+    def matrix(self, name: str, target: str | None = None) -> int:
         """Return the same index for every matrix."""
+        return 0
+
+    def stack(self, name: Any) -> int:
+        """Return the same index for every stack."""
         return 0
 
     def vector(self, name: Any, width: int | None = None) -> int:
         """Return the same index for every vector."""
+        return 0
+
+    def vector_of_stack(self, name: Any) -> int:
+        """Return the same index for all vectors of a stack."""
         return 0
 
     def numbers(self, name: str) -> NDArray[Any]:
