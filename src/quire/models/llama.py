@@ -6,7 +6,7 @@ from typing import Any
 
 from quire.graph.graph import Graph, Value
 from quire.models.blocks import attend, gated_mlp
-from quire.models.config import ATTENTION, MLP, ModelConfig
+from quire.models.config import ATTENTION, KEY_LENGTH, MLP, ModelConfig
 from quire.models.keys import BASE_HARMLESS, FOREIGN, ConfigKeys, KeySet
 from quire.models.names import Names, Stored, TensorName, pairs_to_halves
 from quire.models.registry import architecture
@@ -60,7 +60,7 @@ LLAMA_GGUF = KeySet(
         "tensor_data_layout", "rope.scaling.finetuned",  # where the file comes from
     }),
     fixed={"attention.causal": (True,), "rope.scaling.yarn_ext_factor": (1.0,), "logit_scale": (0.0, 1.0)},
-    is_closed=True,
+    is_closed=True, head_dim=KEY_LENGTH,
 )  # fmt: skip
 KEYS = ConfigKeys(LLAMA_CONFIG, LLAMA_GGUF)
 

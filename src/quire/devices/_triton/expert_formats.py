@@ -46,7 +46,9 @@ def load_tile(
     """
     columns = start + tl.arange(0, BK)
     if FORMAT == "fp8_rows" or FORMAT == "fp8_blocks":
-        tile = tl.load(tl.multiple_of(address.to(tl.pointer_type(tl.float8e4nv)), 16) + rows[:, None] * K + columns[None, :])
+        tile = tl.load(
+            tl.multiple_of(address.to(tl.pointer_type(tl.float8e4nv)), 16) + rows[:, None] * K + columns[None, :]
+        )
         if FORMAT == "fp8_rows":
             tile = tile.to(DTYPE)
         else:

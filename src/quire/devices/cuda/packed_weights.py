@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import prod
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,16 +12,13 @@ from quire.devices._triton.packing import (
     MAX_EXPONENT,
     PACKED,
     Unpacked,
-    int4_format,
     join_unpacked,
     pack,
     unpack_blocks,
     unpack_int4,
 )
-from quire.graph.weight import StackedTensor, StoredTensor, Weight
-from quire.quant.int4 import Int4
-from quire.quant.registry import all_formats
-from quire.weights.quantized_tensors import INT4, GroupedInt4
+from quire.graph.weight import StackedTensor, Weight
+from quire.weights.quantized_tensors import INT4
 from quire.weights.random_weights import RandomTensor
 
 from .weights import as_tensor
