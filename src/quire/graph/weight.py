@@ -30,8 +30,8 @@ class StoredTensor(Protocol):
 
 
 @runtime_checkable
-class StoredStack(StoredTensor, Protocol):
-    """A tensor of three axes, of which one matrix can be read."""
+class HasMatrices(Protocol):
+    """A tensor that may have three axes, of which one matrix can be read then."""
 
     def matrix(self, index: int) -> StoredTensor: ...  # reads nothing
 
@@ -80,7 +80,7 @@ class Weight:
 
     def matrix(self, index: int) -> Weight:
         """One matrix [out, in] of a stack [matrices, out, in]. Its numbers are read without those of the others."""
-        if len(self.shape) != 3 or not isinstance(self.source, StoredStack):
+        if len(self.shape) != 3 or not isinstance(self.source, HasMatrices):
             raise TypeError(f"{self.name} is no stack of matrices")
         return Weight(f"{self.name}.{index}", self.shape[1:], self.format, self.source.matrix(index), self.transform)
 

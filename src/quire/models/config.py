@@ -247,6 +247,8 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
         "layer_types": tuple(FULL if window is None else SLIDING for window in windows),
         "windows": windows,
         "tied": "output.weight" not in checkpoint.tensors,
+        # no key has it: an architecture's default is that of its config.json files, such as the exact gelu of
+        # GPT-NeoX and Falcon, where llama.cpp takes the tanh approximation
         "activation": _activation(c),
         "extra_layers": extra_layers,
         "eos_ids": tuple(dict.fromkeys(each for key in _GGUF_END_TOKENS for each in ids.token_ids(key))),

@@ -103,13 +103,15 @@ class TensorName:
         return Stored(found) if isinstance(found, str) else found
 
 
-def parts_of(safetensors: str, gguf: str, parts: Mapping[str, str], groups: str = "") -> dict[str, TensorName]:
-    """Words whose weights are parts of one tensor, with the rows of each; `groups`: safetensors have all parts of a
-    group side by side."""
+def parts_of(
+    safetensors: str, gguf: str, parts: Mapping[str, str], groups: str = "", *, transposed: bool = False
+) -> dict[str, TensorName]:
+    """Words whose weights are parts of one tensor, with the rows of each. Safetensors may have it transposed, or
+    (`groups`) with all parts of a group side by side."""
     rows = tuple(parts.values())
     return {
         word: TensorName(
-            Stored(safetensors, part_of_groups(i, groups, *rows) if groups else part(i, *rows)),
+            Stored(safetensors, part_of_groups(i, groups, *rows) if groups else part(i, *rows), transposed),
             Stored(gguf, part(i, *rows)),
             (rows[i], "hidden"),
         )
@@ -206,7 +208,8 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
     is_ignored = re.compile("|".join([names.ignored.pattern, *names.extra_layers(container, config)])).search
     if unknown := [name for name in tensors if name not in known and not is_ignored(name)]:
         raise BadCheckpoint(f"The checkpoint has {_summary(unknown)} that this architecture does not use.")
-    weights = {each.name: _handle(each, tensors[each.tensor]) for each in expected if each.tensor in tensors}
+    shapes, found = _stored_shapes(expected), [each for each in expected if each.tensor in tensors]
+    weights = {each.name: _handle(each, tensors[each.tensor], shapes[each.tensor]) for each in found}
     if config.tied:
         weights["head"] = weights["embed"]
     return weights
@@ -354,26 +357,15 @@ def _turned(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[:-2], *shape[:-3:-1])
 
 
-def _row_axis(shape: tuple[int, ...], transform: Transform) -> int:
-    return len(shape) - (1 if transform.has_vectors or len(shape) == 1 else 2)
-
-
 def _with_rows(shape: tuple[int, ...], num_rows: int, transform: Transform) -> tuple[int, ...]:
-    axis = _row_axis(shape, transform)
+    axis = len(shape) - (1 if transform.has_vectors or len(shape) == 1 else 2)
     return (*shape[:axis], num_rows, *shape[axis + 1 :])
 
 
-def _handle(each: _Expected, tensor: StoredTensor) -> Weight:
-    stored = tuple(tensor.shape)
-    found = _turned(stored) if each.transform.transposed else stored
-    rows = each.transform.rows
-    if rows is not None and found and len(rows) and int(rows.max()) < found[_row_axis(found, each.transform)]:
-        found = _with_rows(found, len(rows), each.transform)
-    if found != (each.stored or each.shape):
-        shape = format_shape(each.stored or each.shape)
-        raise BadCheckpoint(
-            f"The tensor {each.tensor} is {format_shape(stored)}; by the configuration it must be {shape}."
-        )
+def _handle(each: _Expected, tensor: StoredTensor, shape: tuple[int, ...]) -> Weight:
+    if tuple(tensor.shape) != shape:
+        found, expected = format_shape(tuple(tensor.shape)), format_shape(shape)
+        raise BadCheckpoint(f"The tensor {each.tensor} is {found}; by the configuration it must be {expected}.")
     return transformed(each.name, each.shape, tensor, each.transform)
 
 
