@@ -32,6 +32,12 @@ def bytes_of(format: str, rows: int, columns: int) -> int:
 
 
 @triton.jit
+def expert_address(table, expert):
+    """Return the address of an expert's matrix, a pointer to bytes, given the table of addresses, int64 [experts]."""
+    return tl.multiple_of(tl.load(table + expert).to(tl.pointer_type(tl.uint8)), 16)
+
+
+@triton.jit
 def load_tile(
     address, rows, start, N, K: tl.constexpr, BK: tl.constexpr, FORMAT: tl.constexpr, DTYPE: tl.constexpr
 ):  # fmt: skip

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .chain import LaunchShape, follow, launch
 from .elementwise import activate
-from .expert_formats import load_row_scales, load_tile
+from .expert_formats import expert_address, load_row_scales, load_tile
 from .grouping import Grouping
 from .stream import LINE, Scratch, _fetch_ahead
 
@@ -100,7 +100,7 @@ def _expert_in(
     pair = tl.load(pairs + place, mask=is_there, other=0)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     rows = tl.minimum(n, N - 1)
-    address = tl.multiple_of(tl.load(table + expert), 16)
+    address = expert_address(table, expert)
     at = (pair // TOP).to(tl.int64)
     acc, acc_up = _products(x, at, is_there, address, rows, N, K, BM, BN, BK, STAGES, FORMAT, GATE)
     if WEIGH:
@@ -141,7 +141,7 @@ def _expert_out(
     pair = tl.load(pairs + place, mask=is_there, other=0)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     rows = tl.minimum(n, N - 1)
-    address = tl.multiple_of(tl.load(table + expert), 16)
+    address = expert_address(table, expert)
     acc, _ = _products(x, place.to(tl.int64), is_there, address, rows, N, K, BM, BN, BK, STAGES, FORMAT, False)
     if CHAINED and LINES > 0:
         _fetch_ahead(ahead, num_lines, LINES)
