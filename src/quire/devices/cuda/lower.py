@@ -6,6 +6,8 @@ qkv_attention      one product, one kernel with norms of heads, rope and the KV 
 gated_linear       one product over both matrices, or one kernel with the activation
 linear_add         the sum is the last stage of the product, or the first of the next norm; also with a norm of the
                    product (normed_linear_add) or a factor (scaled_linear_add)
+experts_add        the sum of the experts' answers is added to the residual
+normed_route       the RMS norm and the choice of experts are one kernel
 activated_linear, head, scaled_embed    what follows a product or a lookup
 normed_…, and the norm of qkv_attention the RMS norm is part of the product, or of the kernel that adds the residual
 
@@ -33,6 +35,8 @@ from quire.graph.passes.rewrite import rewrite
 from . import FACTS
 from .attention import lower_attention, lower_bidirectional, terms_of
 from .caches import Caches
+from .expert_tiles import ExpertTiles
+from .experts import lower_experts, lower_route
 from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
 from .linear import Multiplies
 from .plain import EmbedPositions, Map, Multiply, Normalize, Rotate, ScaleByPosition
@@ -72,6 +76,7 @@ class Lowering:
                 self._readers.setdefault(value.id, []).append(node)
         self._turns: dict[tuple[str | None, float], RopeTables] = {}
         self._float32 = self._float_values()
+        self.expert_tiles = ExpertTiles(placer.tiles.is_fixed)
 
     def walk(self) -> list[Instruction]:
         """Return all instructions, including those that free values."""
@@ -212,6 +217,18 @@ def _attention(lowering: Lowering, node: Node) -> Instruction:
     return lower_attention(node, spec, lowering.placer, lowering.caches, lowering.fixed_chunk)
 
 
+def _route(lowering: Lowering, node: Node) -> Instruction:
+    """route and normed_route."""
+    return lower_route(node, lowering.placer, lowering.norm(node), lowering.expert_tiles)
+
+
+def _experts(lowering: Lowering, node: Node) -> Instruction:
+    """experts and experts_add."""
+    residual = node.input("residual") if "residual" in node.op.inputs else None
+    copies = residual is not None and (residual in node.inputs[:-1] or not lowering.is_last_reader(node, residual))
+    return lower_experts(node, lowering.placer, lowering.expert_tiles, copies)
+
+
 def _attention_bidirectional(lowering: Lowering, node: Node) -> Instruction:
     return lower_bidirectional(node, lowering.placer)
 
@@ -278,8 +295,11 @@ EMIT: dict[str, Emit] = {
     "rope": _rope,
     "scale_by_position": _scale_by_position,
     **dict.fromkeys(
-        ("activation", "xielu", "add", "multiply", "scale", "scale_by", "softcap", "clamp", "columns"), _map
+        ("activation", "xielu", "add", "multiply", "scale", "scale_rows", "scale_by", "softcap", "clamp", "columns"),
+        _map,
     ),
+    **dict.fromkeys(("route", "normed_route"), _route),
+    **dict.fromkeys(("experts", "experts_add"), _experts),
     **dict.fromkeys(("attention", "attention_shared"), _attention),
     "attention_bidirectional": _attention_bidirectional,
     "qkv_attention": _qkv_attention,
