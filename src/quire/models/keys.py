@@ -91,6 +91,7 @@ class KeyChanges(TypedDict, total=False):
     fixed: Mapping[str, Neutral | None]  # None: not fixed any more
     defaults: Mapping[str, Any]
     spelling: Mapping[str, str]  # the file's names of keys that are read
+    synonyms: Mapping[str, str]  # other names of them -> ours
     rope: RopeRules
     biases: Mapping[str, tuple[str, ...]]
     tensors: Mapping[str, str]
@@ -107,6 +108,7 @@ class KeySet:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of keys that may be left out
     foreign: Mapping[str, Neutral] = field(default_factory=dict)  # of others; accepted with these values alone
     spelling: Mapping[str, str] = field(default_factory=dict)  # our key -> the file's, where they differ
+    synonyms: Mapping[str, str] = field(default_factory=dict)  # another key of files -> ours
     rope: RopeRules = WHOLE_HEADS
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # flag -> words of the linears with a bias
     tensors: Mapping[str, str] = field(default_factory=dict)  # flag -> the tensor whose presence in GGUF sets it
@@ -133,6 +135,7 @@ class KeySet:
                 **changes.get("defaults", {}),
             },
             spelling={**self.spelling, **changes.get("spelling", {})},
+            synonyms={**self.synonyms, **changes.get("synonyms", {})},
             rope=changes.get("rope", self.rope),
             biases=changes.get("biases", self.biases),
             tensors=changes.get("tensors", self.tensors),
@@ -141,8 +144,9 @@ class KeySet:
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:
         """What `given` says under the keys that are read. A key that may change the maths unread is an error."""
-        standard = {file: ours for ours, file in self.spelling.items()}
+        standard = {**self.synonyms, **{file: ours for ours, file in self.spelling.items()}}
         found = {standard.get(key, key): given[key] for key in given if standard.get(key, key) in self.read}
+        self._check_synonyms(given, architecture)
         for key in given:
             is_read = key in standard or (key in self.read and key not in self.spelling)
             if not is_read and key not in self.harmless:
@@ -153,12 +157,23 @@ class KeySet:
         """Return the keys of which this set says nothing. Those that begin with an underscore are tools' own."""
         known = {
             *self.spelling.values(),
+            *self.synonyms,
             *(self.read - self.spelling.keys()),
             *self.harmless,
             *self.fixed,
             *self.foreign,
         }
         return {key for key in given if key not in known and not key.startswith("_")}
+
+    def _check_synonyms(self, given: Mapping[str, Any], architecture: str) -> None:
+        """Two names of one key must have one value."""
+        for other, ours in self.synonyms.items():
+            key = self.spelling.get(ours, ours)
+            if given.get(key, given.get(other)) != given.get(other, given.get(key)):
+                raise UnsupportedModel(
+                    f"The model's configuration has {key} = {brief(given[key])} and {other} = {brief(given[other])}, "
+                    f"which are one number of {architecture}. Remove the one that is wrong."
+                )
 
     def _check_unread(self, key: str, value: Any, architecture: str, prefix: str) -> None:
         if key in self.fixed:

@@ -12,6 +12,7 @@ from quire.graph.graph import Graph, Value
 from quire.models.config import CheckpointSource, ModelConfig, read_config
 from quire.models.errors import BadCheckpoint, UnsupportedModel
 from quire.models.keys import ConfigKeys, KeySet
+from quire.models.moe import MoeConfig
 from quire.models.names import Names, bind_weights
 from quire.models.values import MAX_SHOWN, Values, brief
 
@@ -76,7 +77,7 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
     metadata = checkpoint.metadata
     if checkpoint.container == "gguf":
         named = [str(metadata.get("general.architecture"))]
-        by_name = {arch.gguf: arch for arch in all_architectures() if arch.gguf is not None}
+        by_name = _by_gguf_name(has_experts=bool(metadata.get(f"{named[0]}.expert_count")))
     else:
         by_name = {arch.name: arch for arch in all_architectures()}
         named = list(Values(metadata).texts("architectures") or _by_model_type(metadata) or ["(none)"])
@@ -89,6 +90,13 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
         f"are: {', '.join(sorted(by_name))}.{_advice_on_text_model(metadata.get('text_config'))}"
         f"{_advice_on_relatives(checkpoint)}"
     )
+
+
+def _by_gguf_name(*, has_experts: bool) -> dict[str, Architecture]:
+    """Return the architectures by their names in GGUF, of which one may be that of two: without and with experts."""
+    found = [arch for arch in all_architectures() if arch.gguf is not None]
+    found.sort(key=lambda arch: issubclass(arch.config, MoeConfig) == has_experts)
+    return {str(arch.gguf): arch for arch in found}
 
 
 def _advice_on_relatives(checkpoint: CheckpointSource) -> str:
