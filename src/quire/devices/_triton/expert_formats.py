@@ -7,6 +7,7 @@ bf16, f16, f32    the numbers, row after row
 fp8_rows          FP8 numbers, row after row; then the float32 scales of the rows [N]
 fp8_blocks        FP8 numbers, row after row; then the float32 scales of blocks of 128 x 128 [N / 128, K / 128], both
                   rounded up
+quantized         q4_k, mxfp4, int4, … (packing.py), with products of their own (packed.py)
 A new format adds a branch to `load_tile`, and to `load_row_scales` if its rows have scales, and its size to
 `bytes_of`.
 """
@@ -15,6 +16,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from .packing import PACKED
 
 PLAIN_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 BLOCK = 128  # rows and columns of a block of fp8_blocks
@@ -25,6 +28,8 @@ def bytes_of(format: str, rows: int, columns: int) -> int:
     """Return the size of one matrix."""
     if format in PLAIN_BYTES:
         return rows * columns * PLAIN_BYTES[format]
+    if format in PACKED:
+        return PACKED[format].num_bytes(rows, columns)
     if format == "fp8_rows":
         return rows * columns + 4 * rows
     assert format == "fp8_blocks", format
@@ -41,7 +46,9 @@ def load_tile(
     """
     columns = start + tl.arange(0, BK)
     if FORMAT == "fp8_rows" or FORMAT == "fp8_blocks":
-        tile = tl.load(address.to(tl.pointer_type(tl.float8e4nv)) + rows[:, None] * K + columns[None, :])
+        tile = tl.load(
+            tl.multiple_of(address.to(tl.pointer_type(tl.float8e4nv)), 16) + rows[:, None] * K + columns[None, :]
+        )
         if FORMAT == "fp8_rows":
             tile = tile.to(DTYPE)
         else:
@@ -51,12 +58,12 @@ def load_tile(
             tile = (tile.to(tl.float32) * of_rows[:, None]).to(DTYPE)
     else:
         if FORMAT == "bf16":
-            numbers = address.to(tl.pointer_type(tl.bfloat16))
+            numbers = tl.multiple_of(address.to(tl.pointer_type(tl.bfloat16)), 16)
         elif FORMAT == "f16":
-            numbers = address.to(tl.pointer_type(tl.float16))
+            numbers = tl.multiple_of(address.to(tl.pointer_type(tl.float16)), 16)
         else:
             tl.static_assert(FORMAT == "f32", "the kernel lacks a format")
-            numbers = address.to(tl.pointer_type(tl.float32))
+            numbers = tl.multiple_of(address.to(tl.pointer_type(tl.float32)), 16)
         at = numbers + rows[:, None] * K + columns[None, :]
         tile = tl.load(at, mask=columns[None, :] < K, other=0.0) if K % BK else tl.load(at)
         tile = tile.to(DTYPE)

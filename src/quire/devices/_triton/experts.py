@@ -20,6 +20,7 @@ from .chain import LaunchShape, follow, launch
 from .elementwise import activate
 from .expert_formats import load_row_scales, load_tile
 from .grouping import Grouping
+from .packed import is_packed, packed_products
 from .stream import LINE, Scratch, _fetch_ahead
 
 SUMMED = 1024  # columns of a program of `_sum`
@@ -102,7 +103,10 @@ def _expert_in(
     rows = tl.minimum(n, N - 1)
     address = tl.multiple_of(tl.load(table + expert), 16)
     at = (pair // TOP).to(tl.int64)
-    acc, acc_up = _products(x, at, is_there, address, rows, N, K, BM, BN, BK, STAGES, FORMAT, GATE)
+    if is_packed(FORMAT):
+        acc, acc_up = packed_products(x, at, is_there, address, rows, N, K, BM, BN, STAGES, FORMAT, GATE)
+    else:
+        acc, acc_up = _products(x, at, is_there, address, rows, N, K, BM, BN, BK, STAGES, FORMAT, GATE)
     if WEIGH:
         weight = tl.load(weights + pair, mask=is_there, other=0.0)[None, :]
         acc *= weight
@@ -142,7 +146,11 @@ def _expert_out(
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     rows = tl.minimum(n, N - 1)
     address = tl.multiple_of(tl.load(table + expert), 16)
-    acc, _ = _products(x, place.to(tl.int64), is_there, address, rows, N, K, BM, BN, BK, STAGES, FORMAT, False)
+    at = place.to(tl.int64)
+    if is_packed(FORMAT):
+        acc, _ = packed_products(x, at, is_there, address, rows, N, K, BM, BN, STAGES, FORMAT, False)
+    else:
+        acc, _ = _products(x, at, is_there, address, rows, N, K, BM, BN, BK, STAGES, FORMAT, False)
     if CHAINED and LINES > 0:
         _fetch_ahead(ahead, num_lines, LINES)
     if BIAS:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from quire.devices._triton.experts import ExpertTile
+from quire.devices._triton.packing import PACKED
 from quire.devices._triton.route import MAX_FEW, few_height
 
 HEIGHTS = (16, 32, 64, 128)
@@ -24,6 +25,8 @@ class ExpertKey(NamedTuple):
 
     def supports(self, tile: ExpertTile) -> bool:
         """Return whether the kernels support this tile for the product."""
+        if self.format in PACKED:
+            return tile.columns == PACKED[self.format].block
         is_plain = self.format in ("bf16", "f16", "f32")
         return (self.columns % tile.columns == 0 or is_plain) and (self.format != "fp8_blocks" or tile.columns <= 128)
 
@@ -56,6 +59,8 @@ class ExpertTiles:
         return self._known.get(key) or self._by_rule(key)
 
     def _by_rule(self, key: ExpertKey) -> ExpertTile:
+        if key.format in PACKED:
+            return ExpertTile(64, PACKED[key.format].block, 4, 3)
         wide = key.format == "f32"
         columns = next((each for each in COLUMNS if key.columns % each == 0), COLUMNS[-1])
         if self.is_fixed or wide:

@@ -5,6 +5,7 @@ stored as                                               multiplied as, by the op
 bf16, f16, f32                                          activations' format                  FP8     activations' format
 FP8 with a scale for the tensor or for each row         the same bytes                       same    activations' format
 FP8 with a scale for each block of 128 x 128            the same bytes                       same    activations' format
+formats of packing.PACKED (q4_k, mxfp4, int4, …)        the same values                      FP8     activations' format
 any other format                                        activations' format                  FP8     activations' format
 """
 
@@ -20,10 +21,12 @@ from torch import Tensor
 from quire.devices._triton.expert_formats import ALIGNMENT, BLOCK, bytes_of
 from quire.devices._triton.experts import Matrices
 from quire.devices._triton.norm import FP8
+from quire.devices._triton.packing import PACKED
 from quire.graph.weight import StackedTensor, Weight
 from quire.weights.quantized_tensors import ScaledTensor
 from quire.weights.random_weights import RandomTensor
 
+from .packed_weights import packed_format, packed_matrix
 from .weights import TO_FP8, TO_PLAIN, Placer, as_tensor
 
 FORMATS = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
@@ -51,6 +54,10 @@ def place_experts(placer: Placer, names: Sequence[str], biases: Sequence[str | N
     memory = torch.empty((num_experts, size), dtype=torch.uint8, device=placer.device)
     if format in FORMATS.values():
         _fill_plain(placer, weights, memory, rows * columns)
+    elif format in PACKED:
+        for index in range(num_experts):
+            packed = packed_matrix([weight.matrix(index) for weight in weights], format, placer.device)
+            memory[index, : len(packed)].copy_(packed)
     else:
         for index in range(num_experts):
             _fill_fp8(placer, [_matrix(weight, index) for weight in weights], memory[index], format)
@@ -64,6 +71,8 @@ def _format_of(placer: Placer, weights: Sequence[Weight]) -> str:
     plain = FORMATS[placer.dtype]
     if placer.quantize == TO_PLAIN:
         return plain
+    if placer.quantize is None and (packed := packed_format(weights)) is not None:
+        return packed
     kinds = {_fp8_kind(weight) for weight in weights}
     if len(kinds) == 1 and None not in kinds:
         (kind,) = kinds
