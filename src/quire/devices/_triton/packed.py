@@ -215,7 +215,7 @@ def is_packed(format: str) -> bool:
 
 
 @triton.constexpr_function
-def _of(format: str, field: str):  # type: ignore[no-untyped-def]
+def _of(format: str, field: str):
     return getattr(PACKED[format], field)
 
 

@@ -26,7 +26,7 @@ from quire.graph.weight import StackedTensor, Weight
 from quire.weights.quantized_tensors import ScaledTensor
 from quire.weights.random_weights import RandomTensor
 
-from .packed_weights import fill_packed, packed_format
+from .packed_weights import packed_format, packed_matrix
 from .weights import TO_FP8, TO_PLAIN, Placer, as_tensor
 
 FORMATS = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
@@ -62,7 +62,9 @@ def place_experts(placer: Placer, names: Sequence[str], biases: Sequence[str | N
     if format in FORMATS.values():
         _fill_plain(placer, weights, memory, rows * columns)
     elif format in PACKED:
-        fill_packed(weights, memory, format)
+        for index in range(num_experts):
+            packed = packed_matrix([weight.matrix(index) for weight in weights], format, placer.device)
+            memory[index, : len(packed)].copy_(packed)
     else:
         for index in range(num_experts):
             _fill_fp8(placer, [weight.matrix(index) for weight in weights], memory[index], format)
@@ -76,7 +78,7 @@ def _format_of(placer: Placer, weights: Sequence[Weight]) -> str:
     plain = FORMATS[placer.dtype]
     if placer.quantize == TO_PLAIN:
         return plain
-    if placer.quantize is None and (packed := packed_format(weights, placer.device)) is not None:
+    if placer.quantize is None and (packed := packed_format(weights)) is not None:
         return packed
     kinds = {_fp8_kind(weight) for weight in weights}
     if len(kinds) == 1 and None not in kinds:
