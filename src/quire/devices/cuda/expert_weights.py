@@ -30,6 +30,8 @@ from .packed_weights import packed_format, packed_matrix
 from .weights import TO_FP8, TO_PLAIN, Placer, as_tensor
 
 FORMATS = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
+NAMES = {each: str(dtype).removeprefix("torch.") for dtype, each in FORMATS.items()}
+NAMES |= dict.fromkeys(("fp8_rows", "fp8_blocks"), str(FP8).removeprefix("torch."))  # torch's, for people
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +40,11 @@ class ExpertMatrices:
 
     matrices: Matrices
     memory: Tensor  # uint8 [experts, bytes]
+
+    @property
+    def format_name(self) -> str:
+        """Torch's name of the format, or ours."""
+        return NAMES.get(self.matrices.format, self.matrices.format)
 
     @property
     def num_weights(self) -> int:

@@ -38,7 +38,7 @@ from .caches import Caches
 from .expert_tiles import ExpertTiles
 from .experts import lower_experts, lower_route
 from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
-from .linear import Multiplies
+from .linear import Multiplies, Prefetches
 from .plain import EmbedPositions, Map, Multiply, Normalize, Rotate, ScaleByPosition
 from .weights import Placer
 
@@ -311,7 +311,7 @@ EMIT: dict[str, Emit] = {
 }
 
 
-def look_ahead(linears: Sequence[Multiplies]) -> None:
+def look_ahead(linears: Sequence[Prefetches]) -> None:
     """Let each product prefetch the first weights of the next one; the last one those of the next step."""
     for linear, following in zip(linears, [*linears[1:], *linears[:1]], strict=True):
         linear.ahead = following.raw[:AHEAD_BYTES]
