@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from quire.models.config import ModelConfig
 from quire.models.errors import UnsupportedModel
-from quire.models.names import Names, Stored, TensorName, part
+from quire.models.names import Names, RowRule, Stored, TensorName, part
 from quire.models.values import Values
 
 MAX_EXPERTS = 1 << 14
@@ -99,6 +99,7 @@ SHAPES = {
     "up": ("experts", "expert_ffn", "hidden"),
     "down": ("experts", "hidden", "expert_ffn"),
 }
+HALVES = (part(0, "expert_ffn", "expert_ffn"), part(1, "expert_ffn", "expert_ffn"))
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
@@ -118,16 +119,38 @@ def with_experts(
     dense = {word: replace(names.entries[word], only=is_dense) for word in ("mlp.gate", "mlp.up", "mlp.down")}
     both = "mlp.experts.gate_up_proj"
     layout = {
-        "experts.gate": _stack("gate", Stored(both, part(0, "expert_ffn", "expert_ffn")), ""),
-        "experts.up": _stack("up", Stored(both, part(1, "expert_ffn", "expert_ffn")), ""),
-        "experts.down": _stack("down", "mlp.experts.down_proj", ""),
+        **fused_stacks((both, "mlp.experts.down_proj")),
         "mlp.router": replace(entries["mlp.router"], safetensors=f"mlp.{router}"),
     }
     return names.but(entries | dense, stacked=names.stacked.union(stems), layouts={**names.layouts, both: layout})
 
 
-def _stack(word: str, stored: str | Stored, kind: str = "weight") -> TensorName:
-    return TensorName(stored, f"ffn_{word}_exps", SHAPES[word], only=is_sparse, kind=kind)
+def fused_stacks(
+    stems: tuple[str, str],
+    rows: tuple[RowRule, RowRule] = HALVES,
+    biases: tuple[str, str] | None = None,
+    *,
+    transposed: bool = False,
+    kind: str = "",
+) -> dict[str, TensorName]:
+    """The entries of two stacks: `stems` are the names of one with the rows of gate and up, and of that of down.
+
+    `rows`: those of gate and of up. `biases`: their full names. `transposed`: the stacks are [experts, in, out].
+    """
+    both, down = biases or (None, None)
+    stored = (
+        Stored(stems[0], rows[0], transposed, bias=both, kind=kind),
+        Stored(stems[0], rows[1], transposed, bias=both, kind=kind),
+        Stored(stems[1], None, transposed, bias=down, kind=kind),
+    )
+    return {
+        f"experts.{word}": replace(_stack(word, each), biased=biases is not None)
+        for word, each in zip(SHAPES, stored, strict=True)
+    }
+
+
+def _stack(word: str, stored: str | Stored) -> TensorName:
+    return TensorName(stored, f"ffn_{word}_exps", SHAPES[word], only=is_sparse)
 
 
 def with_shared(names: Names, block: str) -> Names:

@@ -200,6 +200,7 @@ def rope_from_gguf(c: Values, head_dim: int, max_context: int, rules: RopeRules 
         original_context=c.size("rope.scaling.original_context_length", max_context),
         beta_fast=c.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=c.number("rope.scaling.yarn_beta_slow", 1.0),
+        truncate=rules.truncates,
         scaling=scaling,
     )
 
