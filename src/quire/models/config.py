@@ -146,7 +146,10 @@ def _head_dim(c: Values, hidden: str, heads: str, kv_heads: str, head_dim: str) 
         raise UnsupportedModel(f"{num_heads} query heads ({heads}) cannot share {num_kv_heads} key heads ({kv_heads}).")
     size = c.uniform_size(hidden)
     if head_dim not in c and size % num_heads:
-        raise UnsupportedModel(f"{hidden}, {size}, is not a multiple of the number of heads, {num_heads} ({heads}).")
+        raise UnsupportedModel(
+            f"{hidden}, {size}, is not a multiple of the number of heads, {num_heads} ({heads}), and {head_dim} is not "
+            "set."
+        )
     found = c.size(head_dim, size // num_heads, MAX_HEAD_DIM)
     if found % 2 or found > MAX_HEAD_DIM:
         raise UnsupportedModel(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .chain import LaunchShape, follow, launch
 from .elementwise import activate
-from .expert_formats import load_row_scales, load_tile
+from .expert_formats import expert_address, load_row_scales, load_tile
 from .grouping import Grouping
 from .packed import is_packed, packed_products
 from .stream import LINE, Scratch, _fetch_ahead
@@ -101,7 +101,7 @@ def _expert_in(
     pair = tl.load(pairs + place, mask=is_there, other=0)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     rows = tl.minimum(n, N - 1)
-    address = tl.multiple_of(tl.load(table + expert), 16)
+    address = expert_address(table, expert)
     at = (pair // TOP).to(tl.int64)
     if is_packed(FORMAT):
         acc, acc_up = packed_products(x, at, is_there, address, rows, N, K, BM, BN, STAGES, FORMAT, GATE)
@@ -145,7 +145,7 @@ def _expert_out(
     pair = tl.load(pairs + place, mask=is_there, other=0)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     rows = tl.minimum(n, N - 1)
-    address = tl.multiple_of(tl.load(table + expert), 16)
+    address = expert_address(table, expert)
     at = place.to(tl.int64)
     if is_packed(FORMAT):
         acc, _ = packed_products(x, at, is_there, address, rows, N, K, BM, BN, STAGES, FORMAT, False)

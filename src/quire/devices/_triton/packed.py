@@ -215,7 +215,7 @@ def is_packed(format: str) -> bool:
 
 
 @triton.constexpr_function
-def _of(format: str, field: str):  # type: ignore[no-untyped-def]
+def _of(format: str, field: str):
     return getattr(PACKED[format], field)
 
 
@@ -227,7 +227,7 @@ def _padded(format: str, columns: int) -> int:
 @triton.jit
 def load_words(address, rows, first, WIDTH: tl.constexpr, SPAN: tl.constexpr):
     """Words first .. first + SPAN - 1 of rows of WIDTH words: int16 [BN, SPAN]."""
-    words = tl.multiple_of(address.to(tl.pointer_type(tl.int16)), 16) + rows[:, None] * WIDTH
+    words = address.to(tl.pointer_type(tl.int16)) + rows[:, None] * WIDTH
     return tl.load(words + (first + tl.arange(0, SPAN))[None, :])
 
 
