@@ -44,10 +44,9 @@ def q4_k(array: np.ndarray) -> np.ndarray:
     least = np.minimum(groups.min(-1), 0)
     scale = (groups.max(-1) - least) / 15
     d, dmin = ((each.max(-1) / 63).astype(np.float16) for each in (scale, -least))
-    sixth = [
-        np.rint(each / np.maximum(unit[:, None], 1e-12)).clip(0, 63) for each, unit in ((scale, d), (-least, dmin))
-    ]
-    steps, mins = (each * unit[:, None].astype(np.float64) for each, unit in zip(sixth, (d, dmin), strict=True))
+    units = [each[:, None].astype(np.float64) for each in (d, dmin)]
+    bits = [np.rint(each / unit).clip(0, 63) for each, unit in zip((scale, -least), units, strict=True)]
+    steps, mins = (each * unit for each, unit in zip(bits, units, strict=True))
     values = np.rint((groups + mins[..., None]) / np.maximum(steps[..., None], 1e-12)).clip(0, 15).astype(np.uint8)
     sc, m = (each.astype(np.uint8) for each in bits)
     packed = np.concatenate(
