@@ -113,7 +113,10 @@ def _fill_plain(placer: Placer, weights: Sequence[Weight], memory: Tensor, size:
     for weight in weights:
         part = numbers[:, start : start + weight.shape[1]]
         start += weight.shape[1]
-        if isinstance(weight.source, StackedTensor):
+        first = weight.matrix(0).source
+        if isinstance(first, RandomTensor):
+            part.normal_(first.mean, first.std)  # all experts at once
+        elif isinstance(weight.source, StackedTensor):
             for index, target in enumerate(part):
                 target.copy_(placer.read(weight.matrix(index), placer.dtype))
         else:
