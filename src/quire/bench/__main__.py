@@ -21,8 +21,9 @@ COMMANDS = {  # name -> module
     "gpu": "quire.bench.gpu",
     "tune": "quire.bench.tune",
     "gpu-accuracy": "quire.bench.gpu_accuracy",
+    "latent": "quire.bench.latent",
 }
-PARSE_REST = {"gpu", "tune", "gpu-accuracy"}  # commands that parse the rest of the command line themselves
+PARSE_REST = {"gpu", "tune", "gpu-accuracy", "latent"}  # commands that parse the rest of the command line themselves
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from quire.graph.weight import Weights
-from quire.ops import attention, elementwise, embed, linear, norm, rope, select
-from quire.ops.cache import PagedKV
+from quire.ops import attention, elementwise, embed, experts, latent, linear, norm, rope, route, select
+from quire.ops.cache import CacheSpec, PagedKV
 from quire.ops.registry import Op, Shape, ShapeError, format_shape
 from quire.types.errors import QuireError
 
@@ -85,7 +85,15 @@ class Cache:
     """A KV cache of the graph. One attention writes it; attention_shared of later layers may read it too."""
 
     index: int
-    spec: PagedKV
+    spec: CacheSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertChoice:
+    """The experts of every token: their weights and their numbers, best first."""
+
+    weights: Value
+    experts: Value
 
 
 @dataclass(slots=True)
@@ -94,7 +102,7 @@ class Graph:
 
     shapes: Mapping[str, Shape]  # of the weights, by name
     nodes: list[Node] = field(default_factory=list)
-    caches: list[PagedKV] = field(default_factory=list)
+    caches: list[CacheSpec] = field(default_factory=list)
     outputs: dict[OutputKind, Value] = field(default_factory=dict)
     _written: set[int] = field(default_factory=set)
     _num_values: int = 0
@@ -146,16 +154,14 @@ class Graph:
         """Multiply x with a factor that grows with the logarithm of the position."""
         return self.draw(rope.scale_by_position, {"x": x}, {}, beta=beta, span=span, shift=shift)
 
-    def cache(self, spec: PagedKV) -> Cache:
+    def cache(self, spec: CacheSpec) -> Cache:
         """Declare a KV cache."""
         self.caches.append(spec)
         return Cache(len(self.caches) - 1, spec)
 
     def attention(self, q: Value, k: Value, v: Value, cache: Cache, *, scale: float, **extras: Any) -> Value:
         """Write k and v to the cache; q attends to what it may read. `extras`: softcap; names of sinks, slopes, …"""
-        if cache.index in self._written:
-            raise GraphError(f"two layers write the cache {cache.index}: the second would overwrite the first")
-        self._written.add(cache.index)
+        self._mark_written(cache)
         return self._attend(attention.attention, {"q": q, "k": k, "v": v}, cache, scale=scale, **extras)
 
     def attention_shared(self, q: Value, cache: Cache, *, scale: float, **extras: Any) -> Value:
@@ -163,6 +169,41 @@ class Graph:
         if cache.index not in self._written:
             raise GraphError(f"a layer reads the cache {cache.index} before any layer writes it")
         return self._attend(attention.attention_shared, {"q": q}, cache, scale=scale, **extras)
+
+    def attention_latent(
+        self,
+        queries: tuple[Value, Value],
+        stored: tuple[Value, Value],
+        cache: Cache,
+        names: tuple[str, str],
+        scale: float,
+    ) -> Value:
+        """Store a latent and a rotated key; queries (plain part, rotated part) attend to all that the cache holds.
+
+        `names`: of the weights that make keys and values of latents.
+        """
+        self._mark_written(cache)
+        inputs = dict(zip(("q", "q_rope", "latent", "k_rope"), (*queries, *stored), strict=True))
+        weights = dict(zip(("keys", "values"), names, strict=True))
+        node = self.node(latent.attention_latent, inputs, weights, {"scale": scale}, cache=cache.index)
+        self.nodes.append(node)
+        return node.output
+
+    def route(self, x: Value, weight: str, *, correction: str | None = None, expert_scale: str | None = None,
+              **attrs: Any) -> ExpertChoice:  # fmt: skip
+        """Choose experts for every token; add the bias of the router if the checkpoint has one."""
+        weights = {"weight": weight, "bias": self._bias(weight), "correction": correction, "expert_scale": expert_scale}
+        node = self.node(route.route, {"x": x}, weights, attrs)
+        self.nodes.append(node)
+        return ExpertChoice(*node.outputs)
+
+    def experts(self, x: Value, choice: ExpertChoice, names: tuple[str | None, str, str], **attrs: Any) -> Value:
+        """The weighted sum of the chosen experts' answers. `names`: of gate (None: there is none), up and down."""
+        words = ("gate", "up", "down")
+        weights: dict[str, WeightNames] = dict(zip(words, names, strict=True))
+        weights |= {f"{word}_bias": self._bias(name) for word, name in zip(words, names, strict=True)}
+        inputs = {"x": x, "weights": choice.weights, "chosen": choice.experts}
+        return self.draw(experts.experts, inputs, weights, **attrs)
 
     def activation(self, x: Value, kind: str) -> Value:
         """Apply a function to every number: silu, gelu, …"""
@@ -184,6 +225,10 @@ class Graph:
     def scale(self, x: Value, factor: float) -> Value:
         """Multiply x with a number; return x itself if that is 1."""
         return x if factor == 1.0 else self.draw(elementwise.scale, {"x": x}, {}, factor=factor)
+
+    def scale_rows(self, x: Value, y: Value) -> Value:
+        """Multiply x with one number for each token."""
+        return self.draw(elementwise.scale_rows, {"x": x, "y": y}, {})
 
     def scale_by(self, x: Value, weight: str) -> Value:
         """Multiply x with a weight of one number, or of one number for each column."""
@@ -220,6 +265,13 @@ class Graph:
         bound = (names for node in self.nodes for names in node.weights.values())
         flat = (name for names in bound for name in (names if isinstance(names, tuple) else (names,)))
         return tuple(dict.fromkeys(name for name in flat if name is not None))
+
+    def kv_of(self, node: Node) -> PagedKV:
+        """The cache of keys and values of an attention node."""
+        assert node.cache is not None
+        spec = self.caches[node.cache]
+        assert isinstance(spec, PagedKV)
+        return spec
 
     def digest(self) -> str:
         """Return a hash that is equal for equal graphs: part of the cache key of lowered weights."""
@@ -265,6 +317,11 @@ class Graph:
             raise GraphError(f"{op.name} cannot compute values of other shapes")
         frozen = (MappingProxyType(dict(weights)), MappingProxyType(dict(attrs)))
         return Node(op, tuple(inputs[name] for name in op.inputs), *frozen, tuple(outputs), cache)
+
+    def _mark_written(self, cache: Cache) -> None:
+        if cache.index in self._written:
+            raise GraphError(f"two layers write the cache {cache.index}: the second would overwrite the first")
+        self._written.add(cache.index)
 
     def _attend(self, op: Op, inputs: Mapping[str, Value], cache: Cache, **given: Any) -> Value:
         weights = {name: given.pop(name, None) for name in op.weights}

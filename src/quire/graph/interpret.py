@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from quire.graph.graph import Graph, Node, WeightNames
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
-from quire.ops.cache import PagedCache
+from quire.ops.cache import empty_cache
 
 Array = NDArray[Any]
 
@@ -23,7 +23,7 @@ class Interpreter:
 
     def __init__(self, graph: Graph, weights: Weights, num_blocks: int, block_tokens: int = 16) -> None:
         self.graph, self.block_tokens = graph, block_tokens
-        self.caches = [PagedCache.empty(spec, num_blocks, block_tokens) for spec in graph.caches]
+        self.caches = [empty_cache(spec, num_blocks, block_tokens) for spec in graph.caches]
         self._weights = weights
         self._numbers: dict[int, Array] = {}  # float32, by the weight's identity: tied names share one array
 

@@ -1,4 +1,4 @@
-"""State that outlives a step: what a layer declares (`PagedKV`) and the reference's arrays for it (`PagedCache`).
+"""State that outlives a step: what a layer declares (`PagedKV`, `Latent`) and the reference's arrays for it.
 
 The array layout here is the reference's. A device chooses its own; only the output of attention must be the same.
 """
@@ -28,6 +28,11 @@ class PagedKV:
     def values_per_token(self) -> int:
         """Numbers stored per token; times the bytes of the KV format, this is the size of a slot."""
         return self.num_heads * (self.key_dim + self.value_dim)
+
+    @property
+    def vectors(self) -> tuple[int, ...]:
+        """Sizes of what is stored as one: a KV format with blocks divides each by itself."""
+        return (self.key_dim, self.value_dim)
 
     def first_visible(self, position: int) -> int:
         """The first position that a query at `position` reads."""
@@ -67,3 +72,55 @@ class PagedCache:
         for source, target, num_tokens in copies:
             self.keys[target, :num_tokens] = self.keys[source, :num_tokens]
             self.values[target, :num_tokens] = self.values[source, :num_tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """What one layer of latent attention stores of every token: numbers from which keys and values of all heads are
+    computed, and the part of the keys that rope has rotated, which all heads share."""
+
+    dim: int
+    rope_dim: int
+
+    @property
+    def values_per_token(self) -> int:
+        """Numbers stored per token."""
+        return self.dim + self.rope_dim
+
+    @property
+    def vectors(self) -> tuple[int, ...]:
+        """Sizes of what is stored as one."""
+        return (self.dim, self.rope_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class LatentCache:
+    """The latent and the rotated key of one layer, in blocks. Written only by attention and by `copy`."""
+
+    spec: Latent
+    rows: Array  # float32 [num_blocks, block_tokens, dim + rope_dim]: the latent, then the rotated key
+
+    def write(self, slots: Array, latent: Array, k_rope: Array) -> None:
+        """Store latent [T, dim] and k_rope [T, rope_dim] in their slots [T]."""
+        self.rows.reshape(-1, self.rows.shape[-1])[slots] = np.concatenate([latent, k_rope], axis=-1)
+
+    def read(self, blocks: Array, num_tokens: int) -> tuple[Array, Array]:
+        """Return the first `num_tokens` latents and rotated keys of a block table, in text order."""
+        held = blocks[: -(-num_tokens // self.rows.shape[1])]
+        rows = self.rows[held].reshape(-1, self.rows.shape[-1])[:num_tokens]
+        return rows[:, : self.spec.dim], rows[:, self.spec.dim :]
+
+    def copy(self, copies: Array) -> None:
+        """Copy the head of one block to another, for every (from, to, num tokens) of [C, 3], in order."""
+        for source, target, num_tokens in copies:
+            self.rows[target, :num_tokens] = self.rows[source, :num_tokens]
+
+
+CacheSpec = PagedKV | Latent
+
+
+def empty_cache(spec: CacheSpec, num_blocks: int, block_tokens: int) -> PagedCache | LatentCache:
+    """The reference's cache for a layer: zeros."""
+    if isinstance(spec, PagedKV):
+        return PagedCache.empty(spec, num_blocks, block_tokens)
+    return LatentCache(spec, np.zeros((num_blocks, block_tokens, spec.values_per_token), np.float32))

@@ -72,6 +72,12 @@ def scale(x: Array, *, factor: float) -> Array:
     return x * np.float32(factor)
 
 
+@op(tolerance=TOLERANCE)
+def scale_rows(x: Array, y: Array) -> Array:
+    """x [T, dim] times one number for each token, y [T, 1]."""
+    return x * y
+
+
 @op(weights=("weight",), tolerance=TOLERANCE)
 def scale_by(x: Array, weight: Array) -> Array:
     """x [T, dim] times a weight, [1] or [dim]."""
@@ -114,6 +120,12 @@ def _(x: Shape, positive: Shape, negative: Shape, *, beta: float, eps: float) ->
 @multiply.shape
 def _(x: Shape, y: Shape) -> Shape:
     expect("y", y, *x)
+    return x
+
+
+@scale_rows.shape
+def _(x: Shape, y: Shape) -> Shape:
+    expect("y", y, x[0], 1)
     return x
 
 
@@ -169,6 +181,12 @@ def _(make: ArrayMaker) -> Iterator[Args]:
 def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, dim in _SIZES:
         yield {"x": make(num_tokens, dim), "y": make(num_tokens, dim)}
+
+
+@scale_rows.examples
+def _(make: ArrayMaker) -> Iterator[Args]:
+    for num_tokens, dim in _SIZES:
+        yield {"x": make(num_tokens, dim), "y": make(num_tokens, 1)}
 
 
 @scale.examples

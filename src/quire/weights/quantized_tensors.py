@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from quire.graph.weight import StoredTensor, Weight
+from quire.graph.weight import HasMatrices, StoredTensor, Weight
 from quire.quant.int4 import BLOCKS, Int4, from_blocks
+from quire.quant.registry import all_formats
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,6 +90,78 @@ class GroupedInt4:
 
     def dequantize(self) -> NDArray[np.float32]:
         return self.load().dequantize()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mxfp4Tensor:
+    """MXFP4 as safetensors store it: the low nibble of a byte is followed by its high one, and scales are apart.
+
+    `data` has the blocks of the format mxfp4, with their nibbles in GGUF's order.
+    """
+
+    blocks: StoredTensor  # u8 [..., rows, groups, 16]
+    scales: StoredTensor  # u8 [..., rows, groups]
+
+    @property
+    def name(self) -> str:
+        return self.blocks.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.scales.shape[:-1], 32 * self.scales.shape[-1])
+
+    @property
+    def format(self) -> str:
+        return "mxfp4"
+
+    @property
+    def num_bytes(self) -> int:
+        return self.blocks.num_bytes + self.scales.num_bytes
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """Converted at every access."""
+        halves = self.blocks.data.reshape(-1, 2, 8)  # weights 0..15 and 16..31
+        out = np.empty((len(halves), 17), np.uint8)
+        out[:, 0] = self.scales.data
+        out[:, 1::2] = (halves[:, 0] & 0x0F) | (halves[:, 1] << 4)
+        out[:, 2::2] = (halves[:, 0] >> 4) | (halves[:, 1] & 0xF0)
+        return out.reshape(-1)
+
+    def dequantize(self) -> NDArray[np.float32]:
+        return all_formats()[self.format].dequantize(self.data.reshape(-1, 17)).reshape(self.shape)
+
+    def matrix(self, index: int) -> Mxfp4Tensor:
+        """One matrix of a stack."""
+        assert isinstance(self.blocks, HasMatrices) and isinstance(self.scales, HasMatrices)
+        return Mxfp4Tensor(self.blocks.matrix(index), self.scales.matrix(index))
+
+
+class Scales(NamedTuple):
+    """The scales of a matrix of 8-bit floats: that of a number is values[row // height, column // width]."""
+
+    values: NDArray[np.float32]
+    height: int
+    width: int
+
+
+def scales_of(weight: Weight) -> Scales:
+    """Return the scales of a matrix whose source is a ScaledTensor, rows in the graph's order.
+
+    Blocks stay blocks if the rows of the weight are whole blocks of the tensor's; else every row has its own scales.
+    """
+    source, order = weight.source, weight.row_order
+    assert isinstance(source, ScaledTensor)
+    (rows, columns), (num_rows, _) = weight.shape, source.shape
+    height, width = source.block or (1, columns)
+    scale = source.scale if source.block is not None else np.broadcast_to(source.scale.reshape(-1, 1), (num_rows, 1))
+    if order is None:
+        return Scales(scale, height, width)
+    firsts = order[::height]
+    has_whole_blocks = rows % height == 0 and not (firsts % height).any()
+    if has_whole_blocks and np.array_equal(order, (firsts[:, None] + np.arange(height)).reshape(-1)):
+        return Scales(scale[firsts // height], height, width)
+    return Scales(scale[order // height], 1, width)
 
 
 def as_grouped_int4(weight: Weight) -> Int4 | None:

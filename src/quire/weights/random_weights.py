@@ -1,17 +1,20 @@
 """Random tensors of the right shapes, for benchmarking a model without its weights.
 
 A device that recognizes a `RandomTensor` generates numbers itself; accessing `data` generates them on the host.
+Generating takes longer than copying, so the matrices of a stack share their rows, each in another order.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from quire.graph.weight import StackedTensor
 from quire.quant.int4 import Int4
 from quire.quant.registry import all_formats
 
@@ -20,6 +23,8 @@ from .quantized_tensors import GroupedInt4
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+MXFP4 = "mxfp4"
+E2M1_STD = math.sqrt(sum(x * x for x in (0, 0.5, 1, 1.5, 2, 3, 4, 6)) / 8)  # of its values, each equally likely
 UNIFORM_STD = math.sqrt((16**2 - 1) / 12)  # of the integers 0..15, each equally likely
 
 
@@ -32,6 +37,7 @@ class RandomTensor:
     std: float
     mean: float = 0.0
     format: str = "bf16"
+    turn: int | None = None  # of a matrix of a stack: the shared rows are moved up by so many places
 
     @property
     def scale(self) -> float:
@@ -45,14 +51,30 @@ class RandomTensor:
     @property
     def data(self) -> NDArray[np.uint8]:
         """Generated at every access."""
+        if len(self.shape) == 3:
+            return np.concatenate([self.matrix(index).data for index in range(self.shape[0])])
+        if self.turn is not None:
+            return np.roll(_shared_rows(replace(self, turn=None)), -self.turn, 0).reshape(-1)
         fmt = all_formats()[self.format]
+        if self.format == MXFP4:
+            return self._draw_blocks(fmt.bytes_for(math.prod(self.shape)))
         numbers = self._draw() / np.float32(self.scale)
         return np.ascontiguousarray(fmt.quantize(numbers.reshape(-1, fmt.block_weights))).reshape(-1)
+
+    def matrix(self, index: int) -> RandomTensor:
+        """One matrix of a stack."""
+        return replace(self, shape=self.shape[1:], turn=index)
 
     def dequantize(self) -> NDArray[np.float32]:
         """Return the numbers in `data` as a new float32 array."""
         fmt = all_formats()[self.format]
         return fmt.dequantize(self.data.reshape(-1, fmt.block_bytes)).reshape(self.shape) * np.float32(self.scale)
+
+    def _draw_blocks(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Blocks of MXFP4, uniform over the 16 values, whose scale is the power of two nearest to `std`."""
+        blocks = _generator(self.name).integers(0, 256, (num_bytes // 17, 17), np.uint8)
+        blocks[:, 0] = 127 + round(math.log2(self.std / E2M1_STD))
+        return blocks.reshape(-1)
 
     def _draw(self) -> NDArray[np.float32]:
         numbers = _generator(self.name).standard_normal(self.shape, np.float32)
@@ -61,8 +83,17 @@ class RandomTensor:
         return numbers
 
 
-def random_int4(name: str, shape: tuple[int, ...], std: float, group: int) -> GroupedInt4:
-    """Return a random 4-bit matrix, uniform over the 16 values. A group of -1 is a whole row."""
+@lru_cache(maxsize=4)
+def _shared_rows(matrix: RandomTensor) -> NDArray[np.uint8]:
+    """The rows that the matrices of a stack share, [rows, bytes of a row]."""
+    return matrix.data.reshape(matrix.shape[0], -1)
+
+
+def random_int4(name: str, shape: tuple[int, ...], std: float, group: int) -> GroupedInt4 | StackedTensor:
+    """Return a random 4-bit matrix or a stack of them, uniform over the 16 values. A group of -1 is a whole row."""
+    if len(shape) == 3:
+        parts = (random_int4(f"{name}.{index}", shape[1:], std, group) for index in range(shape[0]))
+        return StackedTensor(name, tuple(parts))
     rows, columns = shape
     group = columns if group == -1 else group
     scale = np.float32(std / UNIFORM_STD)

@@ -7,7 +7,7 @@ kernel multiplies exactly the numbers of quire.quant. Rows that are not whole bl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,9 @@ from . import FACTS, QUANTIZED
 
 Array = NDArray[Any]
 
-BLOCK = 32
+LANES = 8  # rows of a panel
+STACKED = -1  # instead of a width: rows are padded
+SAMPLED_MATRICES = 4  # of a stack, with which variants of kernels are compared
 
 
 def packed_format(weight: Weight, precision: Precision) -> str:
@@ -42,12 +44,37 @@ def packed_rows(weight: Weight, target: str) -> Array:
     return rows.view(np.uint8).reshape(weight.shape[0], -1)
 
 
+def stack_shape(weight: Weight) -> tuple[int, int, int]:
+    """Matrices, rows and columns of a weight with three axes."""
+    count, rows, cols = weight.shape
+    return count, rows, cols
+
+
+def padded(rows: int) -> int:
+    """Rows of a matrix of a stack: whole panels."""
+    return -(-rows // LANES) * LANES
+
+
 class Packed(NamedTuple):
     """A matrix as a program stores it."""
 
     format: str
     shape: tuple[int, int]
     panels: Array  # uint8, a view of the program's memory
+
+
+class IndexesWeights(Protocol):
+    """What the walk over a graph asks about its weights."""
+
+    @property
+    def weights(self) -> Weights: ...
+    def is_quantized(self, name: str) -> bool: ...
+    def rows_of(self, name: str) -> int: ...
+    def matrix(self, name: str, target: str | None = None) -> int: ...
+    def stack(self, name: Any) -> int: ...
+    def vector(self, name: Any, width: int | None = None) -> int: ...
+    def vector_of_stack(self, name: Any) -> int: ...
+    def numbers(self, name: str) -> Array: ...
 
 
 class Packer:
@@ -60,10 +87,10 @@ class Packer:
         self.weights = weights
         self._program, self._precision = program, precision
         self._found = panels
-        self._matrices: dict[int, int] = {}
-        self._vectors: dict[tuple[int, int | None], int] = {}
+        self._matrices: dict[tuple[int, str], int] = {}
+        self._vectors: dict[tuple[int, int | None], int] = {}  # by weight and width
         self._labels: dict[str, int] = {}
-        self._added: list[tuple[str, tuple[int, int], int]] = []  # format, shape, index
+        self._added: list[tuple[str, tuple[int, int], int, int | None]] = []  # format, shape, index, bytes (None: all)
         self.num_packed = 0  # matrices that were not found
 
     def is_quantized(self, name: str) -> bool:
@@ -74,23 +101,36 @@ class Packer:
         """Return the rows of a matrix, or the length of a vector."""
         return self.weights[name].shape[0]
 
-    def matrix(self, name: str) -> int:
-        """Return the program's index of a weight with two axes."""
+    def matrix(self, name: str, target: str | None = None) -> int:
+        """Return the program's index of a weight with two axes, in the format `target` or in its own."""
         weight = self.weights[name]
-        if id(weight) not in self._matrices:
-            self._matrices[id(weight)] = self._add(weight)
-        return self._matrices[id(weight)]
+        key = (id(weight), target or packed_format(weight, self._precision))
+        if key not in self._matrices:
+            self._matrices[key] = self._add(weight, key[1])
+        return self._matrices[key]
+
+    def stack(self, name: Any) -> int:
+        """The program's index of a weight with three axes; -1 for none."""
+        if name is None:
+            return -1
+        weight = self.weights[name]
+        key = (id(weight), packed_format(weight, self._precision))
+        if key not in self._matrices:
+            self._matrices[key] = self._add_stack(weight, key[1])
+        return self._matrices[key]
 
     def matrices(self) -> list[Packed]:
-        """Return all matrices, in the order in which they were added."""
-        return [Packed(target, shape, self._program.panels(index)) for target, shape, index in self._added]
+        """Return all matrices, and the first of stacks, in the order in which they were added."""
+        return [
+            Packed(target, (rows, cols), self._program.panels(index)[:num_bytes])
+            for target, (rows, cols), index, num_bytes in self._added
+        ]
 
     def panels(self) -> dict[str, Array]:
         """Return the packed bytes of all matrices by label, for a later lowering."""
         return {label: self._program.panels(index) for label, index in self._labels.items()}
 
-    def _add(self, weight: Weight) -> int:
-        target = packed_format(weight, self._precision)
+    def _add(self, weight: Weight, target: str) -> int:
         rows, cols = weight.shape
         label = f"{weight.name} {target} {rows}x{cols}"
         if label in self._found:
@@ -99,7 +139,22 @@ class Packer:
             index = self._program.matrix(target, cols, packed_rows(weight, target))
             self.num_packed += 1
         self._labels[label] = index
-        self._added.append((target, (rows, cols), index))
+        self._added.append((target, (rows, cols), index, None))
+        return int(index)
+
+    def _add_stack(self, weight: Weight, target: str) -> int:
+        count, rows, cols = stack_shape(weight)
+        label, all_rows = f"{weight.name} {target} {count}x{rows}x{cols}", count * padded(rows)
+        if label in self._found:
+            index = self._program.adopt(target, (all_rows, cols), self._found[label])
+        else:
+            sources = (packed_rows(weight.matrix(i), target) for i in range(count))
+            index = self._program.stack(target, (count, rows, cols), sources)
+            self.num_packed += 1
+        self._labels[label] = index
+        sampled = min(count, SAMPLED_MATRICES)
+        num_bytes = self._program.panels(index).nbytes // count * sampled
+        self._added.append((target, (sampled * padded(rows), cols), index, num_bytes))
         return int(index)
 
     def numbers(self, name: str) -> Array:
@@ -115,4 +170,15 @@ class Packer:
             numbers = self.numbers(name)
             repeated = np.repeat(numbers, width) if width is not None and len(numbers) == 1 else numbers
             self._vectors[key] = self._program.vector(np.ascontiguousarray(repeated))
+        return self._vectors[key]
+
+    def vector_of_stack(self, name: Any) -> int:
+        """The program's index of a weight [matrices, rows], rows padded as those of a stack; -1 for none."""
+        if name is None:
+            return -1
+        key = (id(self.weights[name]), STACKED)
+        if key not in self._vectors:
+            numbers = self.weights[name].float32()
+            short = padded(numbers.shape[1]) - numbers.shape[1]
+            self._vectors[key] = self._program.vector(np.pad(numbers, ((0, 0), (0, short))).reshape(-1))
         return self._vectors[key]
