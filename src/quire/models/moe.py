@@ -44,11 +44,11 @@ class MoeConfig(ModelConfig):
 
 def _numbers(base: dict[str, Any], c: Values) -> dict[str, Any]:
     """The fields of MoeConfig by config.json."""
-    expert_ffn = c.size("moe_intermediate_size", base["ffn"])
-    num_shared = c.integer_or_none("n_shared_experts") or 0
+    expert_ffn = c.uniform_size("moe_intermediate_size", base["ffn"])
+    num_shared = c.uniform_size("n_shared_experts", 0, least=0)
     return {
-        "num_experts": c.size("num_experts", most=MAX_EXPERTS),
-        "top": c.size("num_experts_per_tok", most=MAX_EXPERTS),
+        "num_experts": c.uniform_size("num_experts", most=MAX_EXPERTS),
+        "top": c.uniform_size("num_experts_per_tok", most=MAX_EXPERTS),
         "expert_ffn": expert_ffn,
         "shared_ffn": c.integer_or_none("shared_expert_intermediate_size") or num_shared * expert_ffn,
         "sparse": _sparse_layers(c, base["num_layers"]),
@@ -58,22 +58,23 @@ def _numbers(base: dict[str, Any], c: Values) -> dict[str, Any]:
 
 
 def _sparse_layers(c: Values, num_layers: int) -> tuple[bool, ...]:
-    """All layers, less the first ones, those that are listed, and those between each so many-th."""
-    first, step = c.integer_or_none("first_k_dense_replace") or 0, c.size("decoder_sparse_step", 1)
-    dense = c.integers("mlp_only_layers")
-    return tuple(i >= first and i not in dense and (i + 1) % step == 0 for i in range(num_layers))
+    """All layers, less the first and last ones, those that are listed, and those between each so many-th."""
+    first, last = c.integer_or_none("first_k_dense_replace") or 0, c.integer_or_none("moe_layer_end_index", least=-1)
+    step, dense = c.size("decoder_sparse_step", 1), c.integers("mlp_only_layers")
+    end = num_layers if last in (None, -1) else last + 1
+    return tuple(first <= i < end and i not in dense and (i + 1) % step == 0 for i in range(num_layers))
 
 
 def _gguf_numbers(base: dict[str, Any], c: Values) -> dict[str, Any]:
     expert_ffn = c.size("expert_feed_forward_length", base["ffn"])
-    first = c.integer_or_none("leading_dense_block_count") or 0
+    first, step = c.integer_or_none("leading_dense_block_count") or 0, c.size("interleave_moe_layer_step", 1)
     num_shared = c.integer_or_none("expert_shared_count") or 0
     return {
         "num_experts": c.size("expert_count", most=MAX_EXPERTS),
         "top": c.size("expert_used_count", most=MAX_EXPERTS),
         "expert_ffn": expert_ffn,
         "shared_ffn": c.integer_or_none("expert_shared_feed_forward_length") or num_shared * expert_ffn,
-        "sparse": tuple(i >= first for i in range(base["num_layers"])),
+        "sparse": tuple(i >= first and (i + 1) % step == 0 for i in range(base["num_layers"])),
         "renormalize": c.flag("expert_weights_norm"),
         "factor": c.number_unless_zero("expert_weights_scale", 1.0),
     }
@@ -100,16 +101,22 @@ SHAPES = {
     "down": ("experts", "hidden", "expert_ffn"),
 }
 HALVES = (part(0, "expert_ffn", "expert_ffn"), part(1, "expert_ffn", "expert_ffn"))
+CORRECTION = Stored("exp_probs_b", kind="bias")
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
 def with_experts(
-    names: Names, *, block: str = "mlp", words: tuple[str, str, str] = PROJECTIONS, router: str = "gate"
+    names: Names,
+    *,
+    block: str = "mlp",
+    words: tuple[str, str, str] = PROJECTIONS,
+    router: str = "gate",
+    corrections: tuple[Stored, Stored] | None = None,
 ) -> Names:
     """Add a router and stacks of experts to the names of a dense model, whose feed-forward block some layers may have.
 
     Safetensors have a tensor for each expert, `BLOCK.experts.3.WORD.weight`, or, written by transformers 5, stacks in
-    `mlp.experts`, of which one has the rows of gate and up.
+    `mlp.experts`, of which one has the rows of gate and up. `corrections`: that of the router in either kind of file.
     """
     stems = [f"{block}.experts.*.{word}" for word in words]
     entries = {"mlp.router": TensorName(f"{block}.{router}", "ffn_gate_inp", ("experts", "hidden"), only=is_sparse)}
@@ -122,6 +129,9 @@ def with_experts(
         **fused_stacks((both, "mlp.experts.down_proj")),
         "mlp.router": replace(entries["mlp.router"], safetensors=f"mlp.{router}"),
     }
+    if corrections is not None:
+        entries["mlp.correction"] = TensorName(corrections[0], CORRECTION, ("experts",), only=is_sparse, in_all=False)
+        layout["mlp.correction"] = replace(entries["mlp.correction"], safetensors=corrections[1])
     return names.but(entries | dense, stacked=names.stacked.union(stems), layouts={**names.layouts, both: layout})
 
 

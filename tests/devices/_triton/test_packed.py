@@ -30,7 +30,9 @@ def _product(
     n = tl.arange(0, BN)
     tokens = tl.program_id(0) * BM + tl.arange(0, BM)
     address = expert_address(table, 0)
-    acc, acc_up = packed_products(x, tokens, tokens < M, address, tl.minimum(n, N - 1), N, K, BM, BN, 2, FORMAT, GATE)
+    acc, acc_up = packed_products(
+        x, tokens, tokens < M, address, tl.minimum(n, N - 1), N, 0, 1, K, BM, BN, 2, FORMAT, GATE
+    )
     mask = (tokens < M)[None, :] & (n < N)[:, None]
     to = out + tokens[None, :] * (N * 2 if GATE else N) + n[:, None]
     tl.store(to, acc, mask=mask)

@@ -69,7 +69,8 @@ def place_experts(placer: Placer, names: Sequence[str], biases: Sequence[str | N
         for index in range(num_experts):
             _fill_fp8(placer, [weight.matrix(index) for weight in weights], memory[index], format)
     addresses = memory.data_ptr() + size * torch.arange(num_experts, dtype=torch.int64, device=placer.device)
-    matrices = Matrices(addresses, format, rows, columns, _biases(placer, weights, biases))
+    scratch = None if placer.tiles.is_fixed else placer.scratch
+    matrices = Matrices(addresses, format, rows, columns, _biases(placer, weights, biases), scratch)
     return ExpertMatrices(matrices, memory)
 
 
@@ -113,7 +114,10 @@ def _fill_plain(placer: Placer, weights: Sequence[Weight], memory: Tensor, size:
     for weight in weights:
         part = numbers[:, start : start + weight.shape[1]]
         start += weight.shape[1]
-        if isinstance(weight.source, StackedTensor):
+        first = weight.matrix(0).source
+        if isinstance(first, RandomTensor):
+            part.normal_(first.mean, first.std)  # all experts at once
+        elif isinstance(weight.source, StackedTensor):
             for index, target in enumerate(part):
                 target.copy_(placer.read(weight.matrix(index), placer.dtype))
         else:

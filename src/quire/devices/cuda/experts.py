@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.devices._triton.experts import Activation, ExpertTile, Matrices, Sum, expert_in, expert_out
+from quire.devices._triton.experts import Activation, Sum, expert_in, expert_out
 from quire.devices._triton.grouping import Grouping, count_pairs, group_pairs
 from quire.devices._triton.norm import Norm, add_norm
 from quire.devices._triton.route import Router, route, route_few
@@ -81,15 +81,16 @@ class ExpertLinears:
         top, activation = weights.shape[1], self.activation
         is_few = self.tiles.is_few(len(x))
         inward, outward = self.inward.matrices, self.outward.matrices
-        hidden = expert_in(x, weights, inward, activation, grouping, self._tile(inward, grouping.height, True))
+        hidden = expert_in(x, weights, inward, activation, grouping, self.tiles.find(self.key(grouping.height, True)))
         to = Sum(total, adds, self.scratch if is_few else None, self.ahead)
-        tile = self._tile(outward, grouping.height, False)
+        tile = self.tiles.find(self.key(grouping.height, False))
         expert_out(hidden, None if activation.on_input else weights, top, outward, grouping, tile, to)
 
-    def _tile(self, matrices: Matrices, height: int, is_in: bool) -> ExpertTile:
-        is_gated = is_in and self.activation.is_gated
+    def key(self, height: int, is_in: bool) -> ExpertKey:
+        """What the tile of the first or of the second product depends on."""
+        matrices, is_gated = (self.inward if is_in else self.outward).matrices, is_in and self.activation.is_gated
         rows = matrices.num_rows // (2 if is_gated else 1)
-        return self.tiles.find(ExpertKey(rows, matrices.num_columns, matrices.format, is_gated, height))
+        return ExpertKey(rows, matrices.num_columns, matrices.format, is_gated, height)
 
     @property
     def raw(self) -> Tensor:

@@ -29,11 +29,11 @@ def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) 
     return f"{CALLS.block_rule(choice, tokens, chr(10))}\n{call_rules(tools, choice, written)}"
 
 
-def describe(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
+def _describe(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
     def written(name: str, arguments: str) -> str:
         return f"{KIND}{CALLS.separator}{name}\n{FENCE}\n{arguments}\n```"
 
     return CALLS.describe(messages, tools, written, joint="\n")
 
 
-STYLE = ToolStyle("deepseek", CALLS.marks, knows, CALLS.parser, rules, unchanged, describe=describe)
+STYLE = ToolStyle("deepseek", CALLS.marks, knows, CALLS.parser, rules, unchanged, describe=_describe)

@@ -23,8 +23,8 @@ def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) 
     return f"{CALLS.block_rule(choice, tokens)}\n{call_rules(tools, choice, written)}"
 
 
-def describe(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
+def _describe(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
     return CALLS.describe(messages, tools, lambda name, arguments: f"{name}{CALLS.separator}{arguments}")
 
 
-STYLE = ToolStyle("deepseek_v31", CALLS.marks, knows, CALLS.parser, rules, unchanged, describe=describe)
+STYLE = ToolStyle("deepseek_v31", CALLS.marks, knows, CALLS.parser, rules, unchanged, describe=_describe)
