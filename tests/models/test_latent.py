@@ -14,6 +14,7 @@ from quire.models.errors import BadCheckpoint, UnsupportedModel
 from quire.ops.registry import relative_error
 from quire.weights.checkpoint import open_checkpoint
 from quire.weights.quantized_tensors import ScaledTensor
+from tests.models.published_latent import PUBLISHED
 from tests.models.quantized import write_checkpoint
 from tests.models.toys import MemoryCheckpoint, Session, as_tensors, make_toy, some_tokens
 
@@ -139,6 +140,29 @@ def test_kimi_k2_is_deepseek_v3_under_another_type():
     assert error_of(draw(checkpoint), "deepseek_v3-one-group") < 1e-4
     with pytest.raises(UnsupportedModel, match="model_type is 'deepseek_v3' or 'kimi_k2'"):
         draw(with_keys(checkpoint, model_type="kimi_k3"))
+
+
+# In billions, without layers for drafting and parts for images.
+PARAMETERS = {
+    "DeepSeek V2 Lite": 15.7,
+    "DeepSeek V2": 235.7,
+    "DeepSeek V3": 671.0,
+    "Kimi K2": 1026.4,
+    "GLM 4.5 Air": 106.9,
+    "GLM 4.6": 352.8,
+    "GLM 4.7 Flash": 29.9,
+    "Llama 4 Scout, its text model": 107.8,
+    "Llama 4 Maverick, its text model": 400.7,
+    "Gemma 4 26B A4B, its text model": 25.2,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_config_file_gives_a_model_of_the_published_size(name):
+    """Drawn with random weights, of which none is made."""
+    model = draw(MemoryCheckpoint("dummy", PUBLISHED[name], {}))
+    weights = {id(weight): weight for weight in model.weights.values()}.values()
+    assert sum(np.prod(each.shape, dtype=float) for each in weights) / 1e9 == pytest.approx(PARAMETERS[name], rel=0.01)
 
 
 REFUSED = {
