@@ -84,7 +84,7 @@ def _products(
     return acc, acc_up
 
 
-@triton.jit(do_not_specialize=["N"])
+@triton.jit
 def _expert_in(
     x, table, bias, weights, pairs, experts, ends, used, out, N, limit, alpha, shift, TOP: tl.constexpr,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
@@ -127,7 +127,7 @@ def _expert_in(
     tl.store(to, acc.to(out.dtype.element_ty), mask=is_there[None, :] & (n < N)[:, None])
 
 
-@triton.jit(do_not_specialize=["N", "T", "num_lines"])
+@triton.jit(do_not_specialize=["T", "num_lines"])
 def _expert_out(
     x, table, bias, weights, pairs, experts, ends, used, answers, total, arrived, ahead, N, T, num_lines,
     TOP: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
@@ -183,7 +183,7 @@ def _add_up(answers, total, tokens, columns, T, N, TOP: tl.constexpr, ADD: tl.co
     tl.store(to, acc.to(total.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["N", "T"])
+@triton.jit(do_not_specialize=["T"])
 def _sum(answers, total, N, T, TOP: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     follow(CHAINED)
