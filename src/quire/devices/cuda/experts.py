@@ -56,7 +56,9 @@ class Route:
             run.pending[self.value] = delta
             x = run.whole(self.value)
         if self.tiles.is_few(len(x)):
-            choice, x = route_few(x, norm, self.linear.router, self.scratch)
+            router = self.linear.router
+            height = self.tiles.height(len(x), router.top, len(router.weight))
+            choice, x = route_few(x, norm, router, self.scratch, height)
         else:
             choice = route(x, self.linear.router)
         if self.normed is not None:
