@@ -24,7 +24,7 @@ from .weights import Placer
 
 @dataclass(slots=True, eq=False)
 class RouterMatrix:
-    """The matrix of a router, as an earlier product prefetches it. It prefetches nothing itself."""
+    """The matrix of a router, as an earlier product prefetches it."""
 
     router: Router
     ahead: Tensor | None = field(default=None, init=False)
@@ -56,10 +56,13 @@ class Route:
         elif delta is not None:
             run.pending[self.value] = delta
             x = run.whole(self.value)
-        if len(x) == 1 and can_route_one(self.linear.router):
-            choice, x = route_one(x, norm, self.linear.router, self.scratch)
-        elif self.tiles.is_few(len(x)):
-            choice, x = route_few(x, norm, self.linear.router, self.scratch)
+        if self.tiles.is_few(len(x)):
+            router = self.linear.router
+            height = self.tiles.height(len(x), router.top, len(router.weight))
+            if len(x) == 1 and can_route_one(router):
+                choice, x = route_one(x, norm, router, self.scratch, height, self.linear.ahead)
+            else:
+                choice, x = route_few(x, norm, router, self.scratch, height)
         else:
             choice = route(x, self.linear.router)
         if self.normed is not None:
