@@ -174,3 +174,20 @@ def test_the_help_of_kv_dtype_agrees_with_the_facts():
         assert f"{found.kv_formats[0]} {where}" in setting.help
         for name, each in KV_FORMATS.items():
             assert (name in found.kv_formats) == (where in each.help or not each.help)
+
+
+def test_experts_can_be_in_host_memory_only_beside_a_device_with_its_own():
+    cuda, cpu = device_facts("cuda"), device_facts("cpu")
+    assert [cuda.expert_bytes_on_host(value) for value in ("auto", "off", "1.5")] == [None, 0, 1_500_000_000]
+    assert [cpu.expert_bytes_on_host(value) for value in ("auto", "off", "0")] == [0, 0, 0]
+    with pytest.raises(BadSetting, match="computes in host memory.*Leave it out") as caught:
+        cpu.expert_bytes_on_host("8")
+    assert caught.value.field == "experts_on_host"
+
+
+def test_stacks_that_a_gpu_packs_stay_as_stored():
+    packing = pytest.importorskip("quire.devices._triton.packing")
+    cuda = device_facts("cuda")
+    stored = {name for name in packing.PACKED if not name.startswith("int4")}
+    assert set(cuda.stack_formats) == stored and all(cuda.stack_format(name) == name for name in stored)
+    assert cuda.stack_format("int4") == "int4" and cuda.stack_format("q2_k") == "bf16"

@@ -79,3 +79,11 @@ def test_a_block_of_q8_0_has_34_bytes_for_32_numbers_and_heads_must_fill_them() 
         block_bytes(graph, small)
     wide = quantized_model("q4_1").graph  # heads of 32
     assert block_bytes(wide, small) == sum(spec.values_per_token for spec in wide.caches) * 16 * 34 // 32
+
+
+def test_experts_are_counted_as_stored() -> None:
+    stack = EncodedTensor.random("experts", (4, 256, 256), "q5_k", 0)
+    matrix = EncodedTensor.random("matrix", (256, 256), "q5_k", 0)
+    cuda = device_facts("cuda")
+    assert resident_weight_bytes(Weight("experts", stack.shape, "q5_k", stack), cuda) == stack.num_bytes
+    assert resident_weight_bytes(Weight("matrix", matrix.shape, "q5_k", matrix), cuda) == 2 * 256 * 256

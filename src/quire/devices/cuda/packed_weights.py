@@ -25,7 +25,7 @@ from quire.weights.quantized_tensors import INT4, as_grouped_int4
 from .weights import as_tensor
 
 
-def packed_format(weights: Sequence[Weight]) -> str | None:
+def common_packed_format(weights: Sequence[Weight]) -> str | None:
     """Return the packed format of stacks whose rows are concatenated. None: they have none, or not the same."""
     formats = {_format_of(weight) for weight in weights}
     return formats.pop() if len(formats) == 1 else None
