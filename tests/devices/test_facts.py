@@ -180,7 +180,7 @@ def test_experts_can_be_in_host_memory_only_beside_a_device_with_its_own():
     cuda, cpu = device_facts("cuda"), device_facts("cpu")
     assert [cuda.expert_bytes_on_host(value) for value in ("auto", "off", "1.5")] == [None, 0, 1_500_000_000]
     assert [cpu.expert_bytes_on_host(value) for value in ("auto", "off", "0")] == [0, 0, 0]
-    with pytest.raises(BadSetting, match="computes in host memory.*Leave it out") as caught:
+    with pytest.raises(BadSetting, match=r"computes in host memory.*Leave it out") as caught:
         cpu.expert_bytes_on_host("8")
     assert caught.value.field == "experts_on_host"
 
