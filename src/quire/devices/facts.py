@@ -53,6 +53,7 @@ class DeviceFacts:
     stack_formats: Mapping[str, str] = field(default_factory=dict)  # of experts' matrices, where that differs
     conversions: tuple[str, ...] = ()  # values of `quantize`: formats that it can convert matrices to when loading
     fused_ops: frozenset[str] = frozenset()  # that it has kernels for, whatever their attributes (graph/passes/fuse.py)
+    plan: str | None = None  # the module whose PLAN says how large its buffers of a step are
     packages: tuple[str, ...] = ()  # Python packages that it needs beside Quire's own
     driver: Path | None = None  # exists where its hardware and driver are; None: every machine has it
 
