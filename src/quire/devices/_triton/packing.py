@@ -8,6 +8,7 @@ and 2 % of q4_k and q5_k, whose scales of 6 bits become bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from torch import Tensor
 MAX_EXPONENT = 128  # of mxfp4: a larger power of two would overflow where it is multiplied with values
 FLOATS = -1  # an "offset": values are 4-bit floats
 POINT_BITS = 6  # of a word of `point`
+FLOATS_STD = 2.94  # of the 4-bit floats, each equally likely
 
 
 class PackedFormat(NamedTuple):
@@ -95,6 +97,32 @@ def unpack_int4(packed: Tensor, scales: Tensor, zeros: Tensor) -> Unpacked:
     per_block = PACKED[name].meta_words
     words = torch.nn.functional.pad(words, (0, -words.shape[1] % per_block)).view(len(words), -1, per_block)
     return Unpacked(torch.stack([packed & 15, packed >> 4], -1).flatten(1), words)
+
+
+def random_unpacked(packed: PackedFormat, shape: tuple[int, int], std: float, device: torch.device) -> Unpacked:
+    """Make a random matrix of about this standard deviation, all values equally likely: for benchmarks."""
+    (rows, columns), top = shape, 2 * packed.offset if packed.offset > 0 else 1 << packed.bits
+    values = torch.randint(0, top, shape, dtype=torch.uint8, device=device)
+    is_float = packed.offset == FLOATS
+    scale = std / (FLOATS_STD if is_float else top / math.sqrt(12))
+    middle = 0.0 if packed.bits == 8 else (top - 1) / 2
+    halves = torch.tensor([scale, -middle * scale, scale / 32, middle * scale / 32], dtype=torch.float16).view(
+        torch.int16
+    )
+    one, minimum, of_32, minimum_of_32 = (int(each) & 0xFFFF for each in halves)
+    point = (int(torch.tensor(scale).view(torch.int32)) & -(1 << POINT_BITS)) | round(2 * middle)
+    words = {
+        "half": [one << 16 | one] * packed.meta_words,
+        "pair": [minimum << 16 | one] * packed.meta_words,
+        "point": [point] * packed.meta_words,
+        "points": [point],
+        "super": [minimum_of_32 << 16 | of_32, *[0x20202020] * 4],
+        "super_16": [of_32, *[0xA0A0A0A0] * 4],
+        "exponent": [0x01010101 * (127 + round(math.log2(scale)))],
+    }[packed.meta]
+    signed = [word - (1 << 32) if word >= 1 << 31 else word for word in words]
+    meta = torch.tensor(signed, dtype=torch.int32, device=device)
+    return Unpacked(values, meta.expand(rows, packed.padded(columns) // packed.block, -1))
 
 
 def join_rows(parts: Sequence[Unpacked]) -> Unpacked:
