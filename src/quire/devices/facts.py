@@ -49,6 +49,7 @@ class DeviceFacts:
     memory: DeviceMemory
     kv_formats: tuple[str, ...]  # the default first
     weight_formats: Mapping[str, str]  # format in a file -> format in the device's memory, unless converted
+    stack_formats: frozenset[str] = frozenset()  # of stacks of experts, which it multiplies as they are stored
     conversions: tuple[str, ...] = ()  # values of `quantize`: formats that it can convert matrices to when loading
     fused_ops: frozenset[str] = frozenset()  # that it has kernels for, whatever their attributes (graph/passes/fuse.py)
     plan: str | None = None  # the module whose PLAN says how large its buffers of a step are

@@ -52,6 +52,8 @@ def buffer_bytes(graph: Graph, weights: Weights, config: Config, facts: DeviceFa
 
 def resident_weight_bytes(weight: Weight, facts: DeviceFacts) -> int:
     """One weight in the device's memory. Formats that keep their values there keep their size, scales included."""
+    if len(weight.shape) == 3 and weight.format in facts.stack_formats:
+        return weight.num_bytes
     format = all_formats().get(facts.weight_formats.get(weight.format, weight.format))
     if format is None or format.name == weight.format:
         return weight.num_bytes
