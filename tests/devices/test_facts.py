@@ -185,9 +185,11 @@ def test_experts_can_be_in_host_memory_only_beside_a_device_with_its_own():
     assert caught.value.field == "experts_on_host"
 
 
-def test_stacks_that_a_gpu_packs_stay_as_stored():
+def test_stacks_that_a_gpu_packs_take_the_bytes_of_the_format_in_its_facts():
     packing = pytest.importorskip("quire.devices._triton.packing")
-    cuda = device_facts("cuda")
-    stored = {name for name in packing.PACKED if not name.startswith("int4")}
-    assert set(cuda.stack_formats) == stored and all(cuda.stack_format(name) == name for name in stored)
-    assert cuda.stack_format("int4") == "int4" and cuda.stack_format("q2_k") == "bf16"
+    stack_formats = device_facts("cuda").stack_formats
+    assert set(stack_formats) == {name.removesuffix("_128") for name in packing.PACKED}
+    for name, resident in stack_formats.items():
+        if name != "int4":
+            taken = packing.PACKED[name].num_bytes(64, 2048) / all_formats()[resident].bytes_for(64 * 2048)
+            assert 0.99 < taken < 1.04, name
