@@ -29,6 +29,7 @@ from .host_experts import EXPERT_OPS, HostExperts, host_share, measure_bandwidth
 from .instructions import Attend, Instruction
 from .latent import AttendLatent
 from .lower import Lowering
+from .plan import most_held_bytes
 from .program import CudaProgram
 from .sampler import DeviceSampler
 from .tiles import ProductKey, TileChoice, Tiles, shipped
@@ -45,7 +46,7 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f
 FIXED_CHUNK = 512  # keys, in deterministic mode
 HEADROOM = 1 << 30  # bytes left for the driver, graphs and fragmentation
 CTAS_PER_SM = 3
-STEP_VALUES = 8  # values of the widest op's size that are in memory at once
+WORK_BYTES = 1 << 30  # of attention, sampling, and products of the library
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,9 @@ class CudaDevice:
         tiles = Tiles(_num_processors(device), is_fixed, _known(device, table))
         placer = Placer(weights, device, dtype, tiles, options.quantize)
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
-        graph = prepare_graph(graph, options.fuse)
-        room = self._room(graph, limits, options.memory_share)
+        room = self._room(graph, weights, limits, options)
         placer.host_share = host_share(graph, placer, HostChoice(options.experts_on_host), room)
+        graph = prepare_graph(graph, options.fuse)
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         captures = options.captures and device.type == "cuda"
@@ -132,16 +133,15 @@ class CudaDevice:
             )
         return torch.device("cuda", torch.cuda.current_device()) if self.place == "cuda" else torch.device(self.place)
 
-    def _room(self, graph: Graph, limits: Limits, share: float) -> int | None:
+    def _room(self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int | None:
         """Return the bytes that the GPU has for weights beside the KV cache of one context, and the largest step."""
         if self.place != "cuda":
             return None
         free, total = torch.cuda.mem_get_info()
-        num_blocks = 1 + (limits.num_blocks or limits.max_blocks)
-        values = sum(spec.values_per_token for spec in graph.caches) * limits.block_tokens * num_blocks
-        widest = max(sum(value.dim for value in (*node.inputs, *node.outputs)) for node in graph.nodes)
-        step = STEP_VALUES * widest * limits.max_tokens + 2 * limits.max_logits * graph.output.dim
-        return min(int(total * share), free) - HEADROOM - values * DTYPES[limits.kv_dtype].itemsize - 4 * step
+        values = sum(spec.values_per_token for spec in graph.caches) * limits.block_tokens
+        cache = values * DTYPES[limits.kv_dtype].itemsize * (1 + (limits.num_blocks or limits.max_blocks))
+        step = most_held_bytes(graph, weights, limits, options) + WORK_BYTES
+        return min(int(total * options.memory_share), free) - HEADROOM - cache - step
 
     def _fitting(self, program: CudaProgram, graph: Graph, limits: Limits, share: float) -> int:
         """Return the KV blocks that fit beside the largest step, which is run once to measure its memory."""

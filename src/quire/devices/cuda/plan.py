@@ -10,6 +10,7 @@ from . import ACTIVATIONS, FP8
 from .values import SUMS, HeldValues, prepare_graph
 
 FLOAT32_BYTES = 4
+MAX_HEIGHT = 128  # of a tile of tokens of one expert
 
 
 def most_held_bytes(graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int:
@@ -43,6 +44,8 @@ class _Sizes:
 
     def inside(self, node: Node) -> int:
         """Return the bytes of the normed input, and of the product that is rotated or activated."""
+        if "chosen" in node.op.inputs:
+            return self._inside_experts(node)
         matrices = self._matrices(node)
         if not matrices:
             return 0
@@ -53,6 +56,13 @@ class _Sizes:
         normed = node.inputs[0].dim if node.weights.get("norm") is not None or self._is_fp8(matrices) else 0
         queries = node.output.dim if node.cache is not None else 0  # rotated, in their own buffer
         return self._of(node.outputs[0], product + queries) + self._of(node.inputs[0], normed)
+
+    def _inside_experts(self, node: Node) -> int:
+        """Return the bytes of what experts compute between their products, and of all answers before they are added."""
+        num_experts, dim, ffn = self.graph.shapes[str(node.weights["down"])]
+        answers = self.limits.max_tokens * node.input("weights").dim
+        places = answers + int(num_experts) * (MAX_HEIGHT - 1)  # the tokens of an expert fill whole tiles
+        return self._value_bytes * (places * int(ffn) + answers * int(dim))
 
     def _of(self, value: Value, dim: int) -> int:
         rows = self.limits.max_logits if value.shape[0] == "logits" else self.limits.max_tokens
