@@ -87,7 +87,7 @@ def _products(
     return acc, acc_up
 
 
-@triton.jit(do_not_specialize=["N", "num_shares"])
+@triton.jit(do_not_specialize=["num_shares"])
 def _expert_in(
     x, table, bias, weights, pairs, experts, ends, used, out, partial, shares_arrived, N, num_shares, limit, alpha,
     shift, TOP: tl.constexpr,
@@ -141,7 +141,7 @@ def _expert_in(
     tl.store(to, acc.to(out.dtype.element_ty), mask=is_there[None, :] & (n < N)[:, None])
 
 
-@triton.jit(do_not_specialize=["N", "T", "num_lines", "num_shares"])
+@triton.jit(do_not_specialize=["T", "num_lines", "num_shares"])
 def _expert_out(
     x, table, bias, weights, pairs, experts, ends, used, answers, total, arrived, ahead, partial,
     shares_arrived, N, T, num_lines, num_shares,
@@ -204,7 +204,7 @@ def _add_up(answers, total, tokens, columns, T, N, TOP: tl.constexpr, ADD: tl.co
     tl.store(to, acc.to(total.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["N", "T"])
+@triton.jit(do_not_specialize=["T"])
 def _sum(answers, total, N, T, TOP: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     follow(CHAINED)

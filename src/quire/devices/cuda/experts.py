@@ -12,6 +12,7 @@ from quire.devices._triton.experts import Activation, Sum, expert_in, expert_out
 from quire.devices._triton.grouping import Grouping, count_pairs, group_pairs
 from quire.devices._triton.norm import Norm, add_norm
 from quire.devices._triton.route import Router, route, route_few
+from quire.devices._triton.route_one import can_route_one, route_one
 from quire.devices._triton.stream import Scratch
 from quire.graph.graph import Node
 
@@ -55,7 +56,9 @@ class Route:
         elif delta is not None:
             run.pending[self.value] = delta
             x = run.whole(self.value)
-        if self.tiles.is_few(len(x)):
+        if len(x) == 1 and can_route_one(self.linear.router):
+            choice, x = route_one(x, norm, self.linear.router, self.scratch)
+        elif self.tiles.is_few(len(x)):
             choice, x = route_few(x, norm, self.linear.router, self.scratch)
         else:
             choice = route(x, self.linear.router)
