@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from quire.devices.cpu.lower import KERNELS
 from quire.graph.graph import Graph, Node, Value
 from quire.graph.weight import Weight
 from quire.ops.batch import Batch, RowPart
-from quire.ops.cache import PagedCache, PagedKV
+from quire.ops.cache import LatentCache, PagedCache, PagedKV
 from quire.ops.registry import Op, all_ops, find_op, relative_error
 from quire.quant.registry import all_formats, gguf_formats
 from tests.ops.encoded_tensor import EncodedTensor
@@ -69,8 +70,7 @@ class OneOp:
         """Run the reference, on a copy of the cache, since attention writes to it."""
         args = {name: as_numbers(value) for name, value in self.args.items()}
         if self.op.uses_cache:
-            cache = args["cache"]
-            args["cache"] = PagedCache(cache.spec, cache.keys.copy(), cache.values.copy())
+            args["cache"] = deepcopy(args["cache"])
         return self.op.reference(**args)
 
     def batch(self) -> Batch:
@@ -90,8 +90,7 @@ class OneOp:
         for value, name in zip(self.inputs, self.op.inputs, strict=True):
             program.feed(value.id, self.args[name])
         if self.op.uses_cache:
-            cache = self.args["cache"]
-            flat = [np.ascontiguousarray(x.reshape(-1, x.shape[2] * x.shape[3])) for x in (cache.keys, cache.values)]
+            flat = stored_numbers(self.args["cache"])
             program.native.store_kv(0, np.arange(len(flat[0]), dtype=np.int32), *flat)
         batch = self.batch()
         if self.op.name == "head":
@@ -101,6 +100,16 @@ class OneOp:
         program.launch(batch)
         num_rows = len(batch.logits_at if self.op.name == "select" else batch.token_ids)
         return tuple(program.fetch(value.id, num_rows) for value in self.graph.nodes[0].outputs)
+
+
+def stored_numbers(cache: PagedCache | LatentCache) -> list[np.ndarray]:
+    """K and V of all slots, or latents and rotated keys: [slots, width] each."""
+    if isinstance(cache, LatentCache):
+        rows = cache.rows.reshape(-1, cache.spec.values_per_token)
+        parts = [rows[:, : cache.spec.dim], rows[:, cache.spec.dim :]]
+    else:
+        parts = [x.reshape(-1, x.shape[2] * x.shape[3]) for x in (cache.keys, cache.values)]
+    return list(map(np.ascontiguousarray, parts))
 
 
 def as_numbers(value: Any) -> Any:

@@ -19,11 +19,12 @@ from quire.graph.interpret import Interpreter
 from quire.graph.passes.fuse import RULES
 from quire.graph.passes.narrow import narrow_tail
 from quire.graph.passes.rewrite import rewrite
-from quire.ops.cache import PagedKV
+from quire.ops.cache import Latent
 
 from . import FACTS
 from .buffers import NO_COLUMNS, Buffers, BufferSlice, Columns
 from .fallback import Fallback, PlacedNode, nodes_without_kernel
+from .latent import lower_latent
 from .pack import BLOCK, Packer
 from .program import NativeProgram
 
@@ -40,11 +41,11 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
     graph = narrow_tail(graph)
     graph = rewrite(graph, RULES, supports) if fuse else graph
     for spec in graph.caches:
-        if isinstance(spec, PagedKV):
+        if isinstance(spec, Latent):
+            program.latent_cache(limits.kv_dtype, spec.dim, spec.rope_dim)
+        else:
             dims = (spec.num_heads, spec.key_dim, spec.value_dim)
             program.cache(limits.kv_dtype, *dims, spec.window or 0, spec.chunk or 0)
-        else:
-            program.cache(limits.kv_dtype, 1, spec.dim, spec.rope_dim, 0, 0)
     lowering = _Lowering(graph, packer, nodes_without_kernel(graph, KERNELS))
     lowering.walk()
     lowering.buffers.create(program)
@@ -379,6 +380,7 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     **dict.fromkeys(("linear", "linear_split"), _Lowering._product),
     **dict.fromkeys(("gated_linear", "activated_linear"), _Lowering._gate),
     "columns": _Lowering._columns,
+    "attention_latent": lower_latent,
     "attention_bidirectional": _Lowering._attention_bidirectional,
     "head": _Lowering._head,
     "linear_add": _Lowering._linear_add,

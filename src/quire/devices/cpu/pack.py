@@ -6,7 +6,7 @@ kernel multiplies exactly the numbers of quire.quant. Rows that are not whole bl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from . import FACTS, QUANTIZED
 Array = NDArray[Any]
 
 BLOCK = 32
+PANEL_ROWS = 8
 
 
 def packed_format(weight: Weight, precision: Precision) -> str:
@@ -81,6 +82,29 @@ class Packer:
             self._matrices[id(weight)] = self._add(weight)
         return self._matrices[id(weight)]
 
+    def matrix_of_heads(self, name: str, *, transposed: bool) -> int:
+        """Return the index of a matrix with the rows of all heads of a weight [heads, rows, columns].
+
+        The rows of a head, or its columns with `transposed`, are padded to whole panels. It is not quantized: quantized
+        weights become f16, since blocks of rows are no blocks of columns, and such matrices are small.
+        """
+        weight = self.weights[name]
+        if id(weight) not in self._matrices:
+            found = packed_format(weight, self._precision)
+            target = "f16" if found in QUANTIZED else found
+            numbers = weight.float32()
+            numbers = numbers.swapaxes(1, 2) if transposed else numbers
+            padded = np.pad(numbers, ((0, 0), (0, -numbers.shape[1] % PANEL_ROWS), (0, 0)))
+            rows, cols = padded.shape[0] * padded.shape[1], padded.shape[2]
+            fmt = all_formats()[target]
+
+            def encode() -> Array:
+                encoded: Array = np.ascontiguousarray(fmt.quantize(padded.reshape(-1, fmt.block_weights)))
+                return encoded.view(np.uint8).reshape(rows, -1)
+
+            self._matrices[id(weight)] = self._place(weight.name, target, (rows, cols), encode)
+        return self._matrices[id(weight)]
+
     def matrices(self) -> list[Packed]:
         """Return all matrices, in the order in which they were added."""
         return [Packed(target, shape, self._program.panels(index)) for target, shape, index in self._added]
@@ -92,14 +116,18 @@ class Packer:
     def _add(self, weight: Weight) -> int:
         target = packed_format(weight, self._precision)
         rows, cols = weight.shape
-        label = f"{weight.name} {target} {rows}x{cols}"
+        return self._place(weight.name, target, (rows, cols), lambda: packed_rows(weight, target))
+
+    def _place(self, name: str, target: str, shape: tuple[int, int], encode: Callable[[], Array]) -> int:
+        """Adopt the panels of an earlier lowering, or pack encoded rows."""
+        label = f"{name} {target} {shape[0]}x{shape[1]}"
         if label in self._found:
-            index = self._program.adopt(target, (rows, cols), self._found[label])
+            index = self._program.adopt(target, shape, self._found[label])
         else:
-            index = self._program.matrix(target, cols, packed_rows(weight, target))
+            index = self._program.matrix(target, shape[1], encode())
             self.num_packed += 1
         self._labels[label] = index
-        self._added.append((target, (rows, cols), index))
+        self._added.append((target, shape, index))
         return int(index)
 
     def numbers(self, name: str) -> Array:
