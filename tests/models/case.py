@@ -124,3 +124,24 @@ def llama3_divisors(c: Config) -> Arrays:
             smooth = (turns - low) / (high - low)
             divisors.append(1 / ((1 - smooth) / parameters["factor"] + smooth))
     return {"rope_freqs.weight": np.array(divisors, np.float32)}
+
+
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40}
+
+
+def expert_keys(c: Config) -> Keys:
+    """The keys of experts that most architectures have."""
+    return {
+        "expert_count": c.num_local_experts if hasattr(c, "num_local_experts") else c.num_experts,
+        "expert_used_count": c.num_experts_per_tok,
+        "expert_feed_forward_length": getattr(c, "moe_intermediate_size", None),
+    }
+
+
+def split_experts(name: str, array: np.ndarray, c: Config) -> np.ndarray | Arrays:
+    """GGUF has a stack of gates and one of ups; transformers has both in one."""
+    if not name.endswith("experts.gate_up_proj"):
+        return {f"{name}.weight": array} if name.endswith("experts.down_proj") else array
+    gate, up = np.split(array, 2, axis=1)
+    stem = name.removesuffix("gate_up_proj")
+    return {f"{stem}gate_proj.weight": gate, f"{stem}up_proj.weight": up}

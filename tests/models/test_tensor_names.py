@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_a_missing_head_of_the_norms_of_heads_is_named():
     checkpoint = make_toy("stablelm-parallel").checkpoint
     name = "model.layers.1.self_attn.q_layernorm.norms.3.weight"
     tensors = {each: tensor for each, tensor in checkpoint.tensors.items() if each != name}
-    with pytest.raises(BadCheckpoint, match=r"model\.layers\.1\.self_attn\.q_layernorm\.norms\.weight"):
+    with pytest.raises(BadCheckpoint, match=re.escape(name)):
         draw(replace(checkpoint, tensors=tensors))
 
 

@@ -129,10 +129,11 @@ def random_model(kind: str, config: Any, seed: int) -> Any:
     with torch.no_grad():
         for tensor in model.parameters():
             noise = torch.randn(tensor.shape, generator=generator)
-            tensor.copy_(noise * 0.25 if tensor.dim() == 2 else 1.0 + 0.3 * noise)
+            tensor.copy_(noise * 0.25 if tensor.dim() > 1 else 1.0 + 0.3 * noise)
         for buffer in buffers:
             if buffer.is_floating_point():
-                buffer.mul_(1.0 + 0.3 * torch.randn(buffer.shape, generator=generator).to(buffer.dtype))
+                noise = 0.3 * torch.randn(buffer.shape, generator=generator).to(buffer.dtype)
+                buffer.copy_(torch.where(buffer == 0, noise, buffer * (1.0 + noise)))  # corrections of routers are 0
     return model
 
 

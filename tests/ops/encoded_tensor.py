@@ -34,6 +34,11 @@ class EncodedTensor:
         num_blocks = int(np.prod(shape)) // all_formats()[fmt].block_weights
         return cls(name, shape, fmt, weight_blocks(all_formats()[fmt], num_blocks, seed).reshape(-1))
 
+    def matrix(self, index: int) -> EncodedTensor:
+        """One matrix of a stack."""
+        data = self.data.reshape(self.shape[0], -1)[index]
+        return EncodedTensor(f"{self.name}.{index}", self.shape[1:], self.format, data)
+
     def dequantize(self) -> np.ndarray:
         fmt = all_formats()[self.format]
         return fmt.dequantize(self.data.reshape(-1, fmt.block_bytes)).reshape(self.shape)

@@ -26,7 +26,7 @@ from tests.quant.blocks import put_scales, random_blocks
 pytestmark = pytest.mark.device
 
 VARIANTS = native().variants() if native() else []
-LIMITS = base.Limits(max_tokens=65, max_rows=65, max_logits=65, max_blocks=300, num_blocks=24)
+LIMITS = base.Limits(max_tokens=70, max_rows=70, max_logits=70, max_blocks=300, num_blocks=24)
 # Attributes that examples may leave out.
 DEFAULTS = {"rms_norm": {"group": 0}, "layer_norm": {"group": 0}}
 EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
@@ -62,7 +62,7 @@ class OneOp:
         if value is None:
             return None
         if not isinstance(value, EncodedTensor):
-            value = EncodedTensor.of(parameter, value, self.fmt if value.ndim == 2 else "f32")
+            value = EncodedTensor.of(parameter, value, self.fmt if value.ndim > 1 else "f32")
         self.weights[parameter] = Weight(parameter, value.shape, value.format, value)
         return parameter
 

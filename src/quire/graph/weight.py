@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,13 @@ class StoredTensor(Protocol):
     def dequantize(self) -> Array: ...  # float32, of `shape`
 
 
+@runtime_checkable
+class HasMatrices(Protocol):
+    """A tensor that may have three axes, of which one matrix can be read then."""
+
+    def matrix(self, index: int) -> StoredTensor: ...  # reads nothing
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Transform:
     """The steps from the stored tensor to the graph's weight: transpose, then take rows, then add a number.
@@ -40,6 +47,7 @@ class Transform:
     transposed: bool = False
     rows: Array | None = None  # int64: for every row of a matrix, the row of the tensor's; None: all in order
     added: float = 0.0
+    has_vectors: bool = False  # the tensor is a stack of vectors: biases of a stack of matrices; a row is one number
 
 
 PLAIN = Transform()
@@ -70,6 +78,12 @@ class Weight:
         """Rows of the tensor, or of each matrix of a stack, in the graph's order; None: the tensor's own order."""
         return self.transform.rows
 
+    def matrix(self, index: int) -> Weight:
+        """One matrix [out, in] of a stack [matrices, out, in]. Its numbers are read without those of the others."""
+        if len(self.shape) != 3 or not isinstance(self.source, HasMatrices):
+            raise TypeError(f"{self.name} is no stack of matrices")
+        return Weight(f"{self.name}.{index}", self.shape[1:], self.format, self.source.matrix(index), self.transform)
+
     def raw(self) -> Array:
         """Return the bytes in the weight's format, rows in the graph's order: uint8 [rows, bytes of a row].
 
@@ -78,19 +92,19 @@ class Weight:
         num_rows = math.prod(self.shape[:-1]) if len(self.shape) > 1 else self.shape[0]
         if self.format != self.source.format or self.transform.added:  # see `transformed`
             return self.float32().reshape(num_rows, -1).view(np.uint8)
-        order, stored = self.row_order, self.source.shape
+        order, data = self.row_order, self.source.data
         if order is None and not self.transform.transposed:
-            return self.source.data.reshape(num_rows, -1)
-        stack = self.source.data.reshape(-1, stored[-2] if len(stored) > 1 else stored[0], self._stored_row_bytes)
+            return data.reshape(num_rows, -1)
+        stored = (*self.source.shape, 1) if self._has_vectors else self.source.shape
+        stack = data.reshape(-1, stored[-2], data.size // math.prod(stored[:-1]))
         if self.transform.transposed:
             numbers = stack.view(f"u{_ELEMENT_BYTES[self.format]}").swapaxes(1, 2)
             stack = np.ascontiguousarray(numbers).view(np.uint8)
         return (stack if order is None else stack[:, order]).reshape(num_rows, -1)
 
     @property
-    def _stored_row_bytes(self) -> int:
-        shape = self.source.shape
-        return self.source.data.size // (math.prod(shape[:-1]) if len(shape) > 1 else shape[0])
+    def _has_vectors(self) -> bool:
+        return self.transform.has_vectors or len(self.source.shape) == 1
 
     def float32(self) -> Array:
         """Dequantize to float32 [*shape]. Not cached."""
@@ -98,7 +112,7 @@ class Weight:
         if self.transform.transposed:
             numbers = numbers.swapaxes(-1, -2)
         if self.row_order is not None:
-            numbers = numbers[..., self.row_order, :] if numbers.ndim > 1 else numbers[self.row_order]
+            numbers = numbers[..., self.row_order] if self._has_vectors else numbers[..., self.row_order, :]
         if self.transform.added:
             numbers = numbers + np.float32(self.transform.added)
         return np.ascontiguousarray(numbers, np.float32).reshape(self.shape)
@@ -141,6 +155,10 @@ class ComputedTensor:
     def dequantize(self) -> Array:
         return self.array
 
+    def matrix(self, index: int) -> ComputedTensor:
+        """One matrix of a stack: a view."""
+        return ComputedTensor(f"{self.name}.{index}", self.array[index])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackedTensor:
@@ -167,6 +185,10 @@ class StackedTensor:
 
     def dequantize(self) -> Array:
         return np.stack([part.dequantize() for part in self.parts])
+
+    def matrix(self, index: int) -> StoredTensor:
+        """One of the parts."""
+        return self.parts[index]
 
 
 def computed_weight(name: str, array: Array) -> Weight:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from quire.graph.graph import Graph, Layer, Value
 from quire.models.config import ModelConfig
+from quire.models.moe import MoeConfig
 from quire.ops.cache import PagedKV
 
 HeadNorm = Literal["rms", "layer", "wide"] | None  # wide: RMS of all heads together
@@ -73,12 +74,41 @@ def rotate(g: Graph, c: ModelConfig, layer: Layer, x: Value, *, interleaved: boo
     return g.rope(x, f"rope.{kind}", head_dim=c.head_dim, scaling=scaling, interleaved=interleaved)
 
 
-def gated_mlp(g: Graph, layer: Layer, h: Value, kind: str) -> Value:
+def gated_mlp(g: Graph, layer: Layer, h: Value, kind: str, block: str = "mlp") -> Value:
     """activation(gate(h)) * up(h), then down."""
-    gate = g.activation(g.linear(h, layer["mlp.gate"]), kind)
-    return g.linear(g.multiply(gate, g.linear(h, layer["mlp.up"])), layer["mlp.down"])
+    gate = g.activation(g.linear(h, layer[f"{block}.gate"]), kind)
+    return g.linear(g.multiply(gate, g.linear(h, layer[f"{block}.up"])), layer[f"{block}.down"])
 
 
 def mlp(g: Graph, layer: Layer, h: Value, kind: str) -> Value:
     """activation(up(h)), then down."""
     return g.linear(g.activation(g.linear(h, layer["mlp.up"]), kind), layer["mlp.down"])
+
+
+def moe_mlp(g: Graph, c: MoeConfig, layer: Layer, h: Value, kind: str, **routing: Any) -> Value:
+    """The experts of h, plus the shared one where the layer has it; in a dense layer, its feed-forward block.
+
+    `routing`: attributes of `route`, where they are not softmax over all experts and the configuration's numbers.
+    """
+    if not c.sparse[layer.index]:
+        return gated_mlp(g, layer, h, kind)
+    return with_shared_expert(g, c, layer, h, kind, experts_of(g, c, layer, h, {"kind": kind}, **routing))
+
+
+def experts_of(g: Graph, c: MoeConfig, layer: Layer, h: Value, activation: dict[str, Any], **routing: Any) -> Value:
+    """The weighted sum of each token's experts. `activation`: attributes of `experts`."""
+    numbers = {"top": c.top, "scoring": "softmax", "renormalize": c.renormalize, "factor": c.factor}
+    correction = layer["mlp.correction"] if layer["mlp.correction"] in g.shapes else None
+    choice = g.route(h, layer["mlp.router"], correction=correction, **{**numbers, **routing})
+    names = (layer["experts.gate"], layer["experts.up"], layer["experts.down"])
+    return g.experts(h, choice, names, **activation)
+
+
+def with_shared_expert(g: Graph, c: MoeConfig, layer: Layer, h: Value, kind: str, routed: Value) -> Value:
+    """Add the expert that all tokens use, times the sigmoid of `shared.router` if the model has that."""
+    if not c.shared_ffn:
+        return routed
+    shared = gated_mlp(g, layer, h, kind, "shared")
+    if layer["shared.router"] in g.shapes:
+        shared = g.scale_rows(shared, g.activation(g.linear(h, layer["shared.router"]), "sigmoid"))
+    return g.add(routed, shared)

@@ -39,6 +39,7 @@ FOREIGN: Mapping[str, Neutral] = {
     ),
     **dict.fromkeys(("attention_chunk_size", "num_kv_shared_layers", "cross_attention_layers"), _OFF),
     "dual_chunk_attention_config": _OFF,  # Qwen2.5 for a million tokens
+    "index_topk": _OFF,  # DeepSeek-V3.2, GLM-5
     **dict.fromkeys(("attention_sinks", "use_sinks", "sinks", "attn_temperature_tuning", "use_logn_attn"), _OFF),
     # positions
     **dict.fromkeys(("alibi", "use_alibi", "use_mrope", "mrope_section", "use_dynamic_ntk"), _OFF),
@@ -91,10 +92,12 @@ class KeyChanges(TypedDict, total=False):
     fixed: Mapping[str, Neutral | None]  # None: not fixed any more
     defaults: Mapping[str, Any]
     spelling: Mapping[str, str]  # the file's names of keys that are read
+    synonyms: Mapping[str, str]  # other names of them -> ours
     rope: RopeRules
     biases: Mapping[str, tuple[str, ...]]
     tensors: Mapping[str, str]
     by_layer: Iterable[str]
+    head_dim: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +110,13 @@ class KeySet:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of keys that may be left out
     foreign: Mapping[str, Neutral] = field(default_factory=dict)  # of others; accepted with these values alone
     spelling: Mapping[str, str] = field(default_factory=dict)  # our key -> the file's, where they differ
+    synonyms: Mapping[str, str] = field(default_factory=dict)  # another key of files -> ours
     rope: RopeRules = WHOLE_HEADS
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # flag -> words of the linears with a bias
     tensors: Mapping[str, str] = field(default_factory=dict)  # flag -> the tensor whose presence in GGUF sets it
     is_closed: bool = False  # a key that is not declared must be zero
     by_layer: frozenset[str] = frozenset()  # keys that may have a number for each layer
+    head_dim: str = "head_dim"  # the key of the size of a head, or of the part of it that rope turns
 
     def override(self, **changes: Unpack[KeyChanges]) -> KeySet:
         """Return the keys of an architecture that reads more of them, ignores some of these, or does not have some.
@@ -133,16 +138,19 @@ class KeySet:
                 **changes.get("defaults", {}),
             },
             spelling={**self.spelling, **changes.get("spelling", {})},
+            synonyms={**self.synonyms, **changes.get("synonyms", {})},
             rope=changes.get("rope", self.rope),
             biases=changes.get("biases", self.biases),
             tensors=changes.get("tensors", self.tensors),
             by_layer=self.by_layer.union(changes.get("by_layer", ())),
+            head_dim=changes.get("head_dim", self.head_dim),
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:
         """What `given` says under the keys that are read. A key that may change the maths unread is an error."""
-        standard = {file: ours for ours, file in self.spelling.items()}
+        standard = {**self.synonyms, **{file: ours for ours, file in self.spelling.items()}}
         found = {standard.get(key, key): given[key] for key in given if standard.get(key, key) in self.read}
+        self._check_synonyms(given, architecture)
         for key in given:
             is_read = key in standard or (key in self.read and key not in self.spelling)
             if not is_read and key not in self.harmless:
@@ -153,12 +161,23 @@ class KeySet:
         """Return the keys of which this set says nothing. Those that begin with an underscore are tools' own."""
         known = {
             *self.spelling.values(),
+            *self.synonyms,
             *(self.read - self.spelling.keys()),
             *self.harmless,
             *self.fixed,
             *self.foreign,
         }
         return {key for key in given if key not in known and not key.startswith("_")}
+
+    def _check_synonyms(self, given: Mapping[str, Any], architecture: str) -> None:
+        """Two names of one key must have one value."""
+        for other, ours in self.synonyms.items():
+            key = self.spelling.get(ours, ours)
+            if given.get(key, given.get(other)) != given.get(other, given.get(key)):
+                raise UnsupportedModel(
+                    f"The model's configuration has {key} = {brief(given[key])} and {other} = {brief(given[other])}, "
+                    f"which are one number of {architecture}. Remove the one that is wrong."
+                )
 
     def _check_unread(self, key: str, value: Any, architecture: str, prefix: str) -> None:
         if key in self.fixed:

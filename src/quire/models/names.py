@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ RowRule = Callable[[Sizes], Array]  # the rows of the stored tensor that are the
 
 COMPARED_BYTES = 1 << 20  # at a time, to stay in the CPU's cache
 GGUF, SAFETENSORS = "gguf", "safetensors"
+_NUMBER = re.compile(r"\.\d+")
 
 
 def pairs_to_halves(heads: str, rows: str) -> RowRule:
@@ -59,6 +60,15 @@ def part_of_groups(index: int, groups: str, *rows: str) -> RowRule:
     return order
 
 
+def every_second(index: int, rows: str) -> RowRule:
+    """Every second row, from `index` on: gate and up of gpt-oss."""
+
+    def order(sizes: Sizes) -> Array:
+        return np.arange(index, 2 * sizes[rows], 2)
+
+    return order
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """Where a container stores a weight, and how the tensor is transformed into the weight."""
@@ -67,7 +77,8 @@ class Stored:
     rows: RowRule | None = None
     transposed: bool = False
     added: float = 0.0
-    shape: tuple[str, ...] | None = None  # of the tensor, where it is not the weight's: the numbers are the same
+    shape: tuple[str, ...] | None = None  # of these rows, where it is not the weight's: the numbers are the same
+    bias: str | None = None  # full name of the bias in its layer, where it is not this name with `.bias`
 
     def transform(self, sizes: Sizes) -> Transform:
         """For a weight of these sizes."""
@@ -92,18 +103,27 @@ class TensorName:
         return Stored(found) if isinstance(found, str) else found
 
 
-def parts_of(safetensors: str, gguf: str, parts: Mapping[str, str], groups: str = "") -> dict[str, TensorName]:
-    """Words whose weights are parts of one tensor, with the rows of each; `groups`: safetensors have all parts of a
-    group side by side."""
+def parts_of(
+    safetensors: str, gguf: str, parts: Mapping[str, str], groups: str = "", *, transposed: bool = False
+) -> dict[str, TensorName]:
+    """Words whose weights are parts of one tensor, with the rows of each. Safetensors may have it transposed, or
+    (`groups`) with all parts of a group side by side."""
     rows = tuple(parts.values())
     return {
         word: TensorName(
-            Stored(safetensors, part_of_groups(i, groups, *rows) if groups else part(i, *rows)),
+            Stored(safetensors, part_of_groups(i, groups, *rows) if groups else part(i, *rows), transposed),
             Stored(gguf, part(i, *rows)),
             (rows[i], "hidden"),
         )
         for i, word in enumerate(parts)
     }
+
+
+Layouts = Mapping[str, Mapping[str, TensorName | Stored]]  # by the end of the name of a tensor that files have
+# GGUF files with q, k and v as one tensor
+FUSED_QKV: Layouts = {
+    "attn_qkv.weight": {f"attn.{word}": Stored("attn_qkv", part(i, "q", "kv", "kv")) for i, word in enumerate("qkv")}
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +132,9 @@ class Names:
 
     entries: Mapping[str, TensorName]
     layers: str = "model.layers"  # the prefix of layers in safetensors
-    may_fuse: bool = False  # GGUF files may have q, k and v as one tensor
+    layouts: Layouts = field(default_factory=dict)  # what differs in some files: entries, or their places
     # Of safetensors:
-    stacked: frozenset[str] = frozenset()  # tensors that are stored as `NAME.0`, `NAME.1`, …
+    stacked: frozenset[str] = frozenset()  # tensors that are stored apart, with `*` where their number is
     renamed: Mapping[str, str] = field(default_factory=dict)  # another name of a tensor -> that in `entries`
     # Old checkpoints store frequencies, which we compute; GGUF stores rope factors, which draw.py reads.
     ignored: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|^rope_\w+\.weight$"))
@@ -130,10 +150,23 @@ class Names:
         """Return the same names, with these fields of some entries changed."""
         return self.but({word: replace(self.entries[word], **fields) for word in words})
 
-    def with_fused_qkv(self) -> Names:
-        """Return the names of GGUF files that have q, k and v as one tensor."""
-        stored = {f"attn.{word}": Stored("attn_qkv", part(i, "q", "kv", "kv")) for i, word in enumerate("qkv")}
-        return self.but({word: replace(self.entries[word], gguf=each) for word, each in stored.items()})
+    def extra_layers(self, container: str, config: ModelConfig) -> Iterator[str]:
+        """Yield patterns of the tensors of layers behind the last one."""
+        prefix = re.escape("blk" if container == GGUF else self.layers)
+        for layer in range(config.num_layers, config.num_layers + config.extra_layers):
+            yield rf"^{prefix}\.{layer}\."
+
+    def in_layout_of(self, container: str, tensors: Iterable[str]) -> Names:
+        """Return the names of a file with these tensors."""
+        found = [key for key in self.layouts if any(name.endswith(key) for name in tensors)]
+        changes = {word: each for key in found for word, each in self.layouts[key].items()}
+        return self.but({word: self._changed(container, word, each) for word, each in changes.items()})
+
+    def _changed(self, container: str, word: str, change: TensorName | Stored) -> TensorName:
+        if isinstance(change, TensorName):
+            return change
+        entry = self.entries[word]
+        return replace(entry, gguf=change) if container == GGUF else replace(entry, safetensors=change)
 
     def full_name(self, container: str, stored: str, layer: int | None, kind: str) -> str:
         """Return the full name of the weight or bias (`kind`)."""
@@ -160,12 +193,11 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
     tensors = join_tensors(checkpoint.tensors, config.quantization)
     if container == SAFETENSORS:
         tensors = _stack(_renamed(tensors, names), names.stacked)
+    names = names.in_layout_of(container, tensors)
     if config.tied:
         both = (_first(container, names, word) for word in ("embed", "head"))
         tensors, tied = _tie(tensors, *both)
         config = replace(config, tied=tied)
-    if names.may_fuse and "blk.0.attn_qkv.weight" in tensors:
-        names = names.with_fused_qkv()
     layers = (None, *range(config.num_layers))
     expected = [each for layer in layers for each in _expected(container, config, names, layer)]
     if container == "dummy":
@@ -173,9 +205,11 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
     if missing := [each.tensor for each in expected if each.required and each.tensor not in tensors]:
         raise BadCheckpoint(f"The checkpoint lacks {_summary(missing)}.")
     known = {each.tensor for each in expected}
-    if unknown := [name for name in tensors if name not in known and not names.ignored.search(name)]:
+    is_ignored = re.compile("|".join([names.ignored.pattern, *names.extra_layers(container, config)])).search
+    if unknown := [name for name in tensors if name not in known and not is_ignored(name)]:
         raise BadCheckpoint(f"The checkpoint has {_summary(unknown)} that this architecture does not use.")
-    weights = {each.name: _handle(each, tensors[each.tensor]) for each in expected if each.tensor in tensors}
+    shapes, found = _stored_shapes(expected), [each for each in expected if each.tensor in tensors]
+    weights = {each.name: _handle(each, tensors[each.tensor], shapes[each.tensor]) for each in found}
     if config.tied:
         weights["head"] = weights["embed"]
     return weights
@@ -195,19 +229,35 @@ def _renamed(tensors: Mapping[str, StoredTensor], names: Names) -> Mapping[str, 
 
 def _stack(tensors: Mapping[str, StoredTensor], stacked: frozenset[str]) -> Mapping[str, StoredTensor]:
     """The tensors, with those that are stored one by one under a number as one tensor."""
-    parts: dict[str, dict[int, StoredTensor]] = {}
+    if not stacked:
+        return tensors
+    ends = "|".join(re.escape(each).replace(r"\*", r"\d+") for each in sorted(stacked))
+    pattern = re.compile(rf"(.*?)({ends})(\.\w+)$")
+    whole: dict[str, StoredTensor] = {}
+    parts: dict[str, dict[int, StoredTensor]] = {}  # by the name with `*`, then by the number
     for name, tensor in tensors.items():
-        stem, _, kind = name.rpartition(".")
-        stem, _, index = stem.rpartition(".")
-        if index.isdecimal() and stem.endswith(tuple(stacked)):
-            parts.setdefault(f"{stem}.{kind}", {})[int(index)] = tensor
-    whole = {
-        name: StackedTensor(name, tuple(found[i] for i in sorted(found)))
-        for name, found in parts.items()
-        if sorted(found) == list(range(len(found))) and len({(each.shape, each.format) for each in found.values()}) == 1
-    }
-    used = {part.name for tensor in whole.values() for part in tensor.parts}
-    return {**{name: tensors[name] for name in tensors if name not in used}, **whole} if whole else tensors
+        if match := pattern.match(name):
+            before, stem, after = match.groups()
+            number = _NUMBER.search(stem)
+            assert number is not None
+            parts.setdefault(f"{before}{_NUMBER.sub('.*', stem)}{after}", {})[int(number[0][1:])] = tensor
+        else:
+            whole[name] = tensor
+    return {**whole, **{name.replace(".*", ""): _stacked(name, found) for name, found in parts.items()}}
+
+
+def _stacked(name: str, found: Mapping[int, StoredTensor]) -> StackedTensor:
+    """Tensors of the numbers 0, 1, …, as one. `name` has `*` for the number."""
+    if missing := [name.replace("*", str(number)) for number in range(len(found)) if number not in found]:
+        raise BadCheckpoint(f"The checkpoint lacks {_summary(missing)}.")
+    parts = tuple(found[number] for number in range(len(found)))
+    for each in parts[1:]:
+        if (each.shape, each.format) != (parts[0].shape, parts[0].format):
+            raise BadCheckpoint(
+                f"The tensor {each.name} is {each.format} {format_shape(each.shape)}, and {parts[0].name} is "
+                f"{parts[0].format} {format_shape(parts[0].shape)}: both must be alike."
+            )
+    return StackedTensor(name.replace(".*", ""), parts)
 
 
 def _first(container: str, names: Names, word: str) -> str:
@@ -260,9 +310,10 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
             yield _Expected(name, tensor, shape, transform, is_required, tensor_shape)
         # config.json declares the biases; in GGUF they are simply present or absent
         required = entry.biased or word in config.biased
-        if required or (container == GGUF and layer is not None and len(shape) == 2):
-            bias = names.full_name(container, stored.name, layer, "bias")
-            yield _Expected(f"{name}.bias", bias, shape[:1], Transform(rows=transform.rows), required)
+        if required or (container == GGUF and layer is not None and len(shape) > 1):
+            bias = names.full_name(container, stored.bias or stored.name, layer, "" if stored.bias else "bias")
+            moved = Transform(rows=transform.rows, has_vectors=True)
+            yield _Expected(f"{name}.bias", bias, shape[:-1] if len(shape) > 1 else shape, moved, required)
 
 
 def _random_tensors(expected: list[_Expected], config: ModelConfig) -> dict[str, StoredTensor]:
@@ -294,24 +345,27 @@ def _stored_shapes(expected: list[_Expected]) -> dict[str, tuple[int, ...]]:
     """Return the shapes by tensor. A tensor of several parts has as many rows as its last part needs."""
     shapes: dict[str, tuple[int, ...]] = {}
     for each in expected:
-        rows = each.transform.rows
-        tall = each.shape if rows is None else (int(rows.max()) + 1, *each.shape[1:])
-        shape = each.stored or tall[:: -1 if each.transform.transposed else 1]
+        rows, shape = each.transform.rows, each.stored or each.shape
+        tall = shape if rows is None else _with_rows(shape, int(rows.max()) + 1, each.transform)
+        shape = _turned(tall) if each.transform.transposed else tall
         shapes[each.tensor] = max(shapes.get(each.tensor, shape), shape)
     return shapes
 
 
-def _handle(each: _Expected, tensor: StoredTensor) -> Weight:
-    stored = tuple(tensor.shape)
-    found = stored[::-1] if each.transform.transposed else stored
-    rows = each.transform.rows
-    if rows is not None and found and len(rows) and int(rows.max()) < found[0]:
-        found = (len(rows), *found[1:])
-    if found != (each.stored or each.shape):
-        shape = format_shape(each.stored or each.shape)
-        raise BadCheckpoint(
-            f"The tensor {each.tensor} is {format_shape(stored)}; by the configuration it must be {shape}."
-        )
+def _turned(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape with rows and columns exchanged."""
+    return (*shape[:-2], *shape[:-3:-1])
+
+
+def _with_rows(shape: tuple[int, ...], num_rows: int, transform: Transform) -> tuple[int, ...]:
+    axis = len(shape) - (1 if transform.has_vectors or len(shape) == 1 else 2)
+    return (*shape[:axis], num_rows, *shape[axis + 1 :])
+
+
+def _handle(each: _Expected, tensor: StoredTensor, shape: tuple[int, ...]) -> Weight:
+    if tuple(tensor.shape) != shape:
+        found, expected = format_shape(tuple(tensor.shape)), format_shape(shape)
+        raise BadCheckpoint(f"The tensor {each.tensor} is {found}; by the configuration it must be {expected}.")
     return transformed(each.name, each.shape, tensor, each.transform)
 
 

@@ -188,7 +188,7 @@ def rope_from_gguf(c: Values, head_dim: int, max_context: int, rules: RopeRules 
     scaling = 1.0
     if kind == "yarn":
         multiplier = c.number_unless_zero("rope.scaling.yarn_log_multiplier", 0.0)  # mscale_all_dim, if mscale is 1
-        plain = _magnitude(factor) / (_magnitude(factor, multiplier) if multiplier else 1.0)
+        plain = magnitude(factor) / (magnitude(factor, multiplier) if multiplier else 1.0)
         scaling = c.number("rope.scaling.yarn_attn_factor", plain)
     scaling *= c.number("rope.scaling.attn_factor", 1.0)
     return RopeConfig(
@@ -242,11 +242,12 @@ def _yarn(rope: RopeConfig, plain: Array, context: int) -> Array:
 
 def _yarn_scaling(r: Values, factor: float) -> float:
     mscale, of_all = (r.number_unless_zero(key, 0.0) for key in ("mscale", "mscale_all_dim"))
-    both = _magnitude(factor, mscale) / _magnitude(factor, of_all)
-    return r.number("attention_factor", both if mscale and of_all else _magnitude(factor))
+    both = magnitude(factor, mscale) / magnitude(factor, of_all)
+    return r.number("attention_factor", both if mscale and of_all else magnitude(factor))
 
 
-def _magnitude(factor: float, mscale: float = 1.0) -> float:
+def magnitude(factor: float, mscale: float = 1.0) -> float:
+    """YaRN's measure of how much larger scores are, for a context that is `factor` times the original one."""
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 

@@ -28,7 +28,7 @@ NAMES = (
     .marked("mlp.norm", only=lambda c, layer: not c.is_parallel)
     .but(
         {"attn.q_norm": _head_norm("q", "heads"), "attn.k_norm": _head_norm("kv", "kv_heads")},
-        stacked=frozenset({"_layernorm.norms"}),
+        stacked=frozenset({"_layernorm.norms.*"}),
     )
 )
 CONFIG = LLAMA_CONFIG.override(

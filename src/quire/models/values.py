@@ -72,6 +72,13 @@ class Values:
             raise self.refusal(key, "a list of whole numbers")
         return tuple(self._integer(key, each, 1, MAX_SIZE) for each in value)
 
+    def integers(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers from 0 on; none if the key is left out."""
+        value = self._given[key] if key in self else ()
+        if not isinstance(value, list | tuple):
+            raise self.refusal(key, "a list of whole numbers")
+        return tuple(self._integer(key, each, 0, MAX_SIZE) for each in value)
+
     def flags(self, key: str, count: int) -> tuple[bool, ...] | None:
         """The first `count` of a list of 0 and 1; None if the key is left out."""
         if key not in self:

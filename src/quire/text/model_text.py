@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from quire.text.checkpoint_files import GENERATION, TOKENIZER, read_object
 from quire.text.detokenize import Detokenizer
 from quire.text.infill import Infill, find_infill
-from quire.text.parsers.reasoning import ReasoningMarks, reasoning_of
+from quire.text.parsers.reasoning import Reasoning, reasoning_of
 from quire.text.preset import read_preset
 from quire.text.sampling_defaults import read_sampling_defaults
 from quire.text.template import ChatTemplate
@@ -79,8 +79,8 @@ class ModelText:
         return style
 
     @cached_property
-    def reasoning(self) -> ReasoningMarks | None:
-        """The marks around this model's thoughts; None: it does not think."""
+    def reasoning(self) -> Reasoning | None:
+        """How this model writes thoughts; None: it does not think."""
         return reasoning_of(self.template.sources.values())
 
     def mark_tokens(self, marks: Collection[str]) -> dict[str, int]:

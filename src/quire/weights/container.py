@@ -47,6 +47,11 @@ class Tensor:
                 weights[start : start + step] = fmt.dequantize(blocks[start : start + step])
         return weights.reshape(self.shape)
 
+    def matrix(self, index: int) -> Tensor:
+        """One matrix of a stack: a view of the file."""
+        size = self.num_bytes // self.shape[0]
+        return Tensor(f"{self.name}.{index}", self.shape[1:], self.format, self.data[index * size : (index + 1) * size])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Container:

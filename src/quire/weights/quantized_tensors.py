@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -89,6 +89,33 @@ class GroupedInt4:
 
     def dequantize(self) -> NDArray[np.float32]:
         return self.load().dequantize()
+
+
+class Scales(NamedTuple):
+    """The scales of a matrix of 8-bit floats: that of a number is values[row // height, column // width]."""
+
+    values: NDArray[np.float32]
+    height: int
+    width: int
+
+
+def scales_of(weight: Weight) -> Scales:
+    """Return the scales of a matrix whose source is a ScaledTensor, rows in the graph's order.
+
+    Blocks stay blocks if the rows of the weight are whole blocks of the tensor's; else every row has its own scales.
+    """
+    source, order = weight.source, weight.row_order
+    assert isinstance(source, ScaledTensor)
+    (rows, columns), (num_rows, _) = weight.shape, source.shape
+    height, width = source.block or (1, columns)
+    scale = source.scale if source.block is not None else np.broadcast_to(source.scale.reshape(-1, 1), (num_rows, 1))
+    if order is None:
+        return Scales(scale, height, width)
+    firsts = order[::height]
+    has_whole_blocks = rows % height == 0 and not (firsts % height).any()
+    if has_whole_blocks and np.array_equal(order, (firsts[:, None] + np.arange(height)).reshape(-1)):
+        return Scales(scale[firsts // height], height, width)
+    return Scales(scale[order // height], 1, width)
 
 
 def as_grouped_int4(weight: Weight) -> Int4 | None:

@@ -1,17 +1,20 @@
 """Random tensors of the right shapes, for benchmarking a model without its weights.
 
 A device that recognizes a `RandomTensor` generates numbers itself; accessing `data` generates them on the host.
+Generating takes longer than copying, so the matrices of a stack share their rows, each in another order.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from quire.graph.weight import StackedTensor
 from quire.quant.int4 import Int4
 from quire.quant.registry import all_formats
 
@@ -32,6 +35,7 @@ class RandomTensor:
     std: float
     mean: float = 0.0
     format: str = "bf16"
+    turn: int | None = None  # of a matrix of a stack: the shared rows are moved up by so many places
 
     @property
     def scale(self) -> float:
@@ -45,9 +49,17 @@ class RandomTensor:
     @property
     def data(self) -> NDArray[np.uint8]:
         """Generated at every access."""
+        if len(self.shape) == 3:
+            return np.concatenate([self.matrix(index).data for index in range(self.shape[0])])
+        if self.turn is not None:
+            return np.roll(_shared_rows(replace(self, turn=None)), -self.turn, 0).reshape(-1)
         fmt = all_formats()[self.format]
         numbers = self._draw() / np.float32(self.scale)
         return np.ascontiguousarray(fmt.quantize(numbers.reshape(-1, fmt.block_weights))).reshape(-1)
+
+    def matrix(self, index: int) -> RandomTensor:
+        """One matrix of a stack."""
+        return replace(self, shape=self.shape[1:], turn=index)
 
     def dequantize(self) -> NDArray[np.float32]:
         """Return the numbers in `data` as a new float32 array."""
@@ -61,8 +73,17 @@ class RandomTensor:
         return numbers
 
 
-def random_int4(name: str, shape: tuple[int, ...], std: float, group: int) -> GroupedInt4:
-    """Return a random 4-bit matrix, uniform over the 16 values. A group of -1 is a whole row."""
+@lru_cache(maxsize=4)
+def _shared_rows(matrix: RandomTensor) -> NDArray[np.uint8]:
+    """The rows that the matrices of a stack share, [rows, bytes of a row]."""
+    return matrix.data.reshape(matrix.shape[0], -1)
+
+
+def random_int4(name: str, shape: tuple[int, ...], std: float, group: int) -> GroupedInt4 | StackedTensor:
+    """Return a random 4-bit matrix or a stack of them, uniform over the 16 values. A group of -1 is a whole row."""
+    if len(shape) == 3:
+        parts = (random_int4(f"{name}.{index}", shape[1:], std, group) for index in range(shape[0]))
+        return StackedTensor(name, tuple(parts))
     rows, columns = shape
     group = columns if group == -1 else group
     scale = np.float32(std / UNIFORM_STD)

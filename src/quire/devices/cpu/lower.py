@@ -22,10 +22,11 @@ from quire.graph.passes.rewrite import rewrite
 from quire.ops.cache import Latent
 
 from . import FACTS
-from .buffers import NO_COLUMNS, Buffers, BufferSlice, Columns
-from .fallback import Fallback, PlacedNode, nodes_without_kernel
+from .buffers import BLOCK, NO_COLUMNS, Buffers, BufferSlice, Columns
+from .experts import lower_experts, lower_route
+from .fallback import Fallback, PlacedNode, nodes_without_kernel, warn_of_fallback
 from .latent import lower_latent
-from .pack import BLOCK, Packer
+from .pack import IndexesWeights, Packer
 from .program import NativeProgram
 
 NO_QUANTS = NO_VECTOR = -1
@@ -38,16 +39,13 @@ def supports(node: Node) -> bool:
 
 def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse: bool = True) -> NativeProgram:
     """Fill an empty native program, which is the packer's too. Without `fuse`, plain kernels alone."""
-    graph = narrow_tail(graph)
-    graph = rewrite(graph, RULES, supports) if fuse else graph
     for spec in graph.caches:
         if isinstance(spec, Latent):
             program.latent_cache(limits.kv_dtype, spec.dim, spec.rope_dim)
         else:
             dims = (spec.num_heads, spec.key_dim, spec.value_dim)
             program.cache(limits.kv_dtype, *dims, spec.window or 0, spec.chunk or 0)
-    lowering = _Lowering(graph, packer, nodes_without_kernel(graph, KERNELS))
-    lowering.walk()
+    lowering = _walked(graph, packer, fuse)
     lowering.buffers.create(program)
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
@@ -56,10 +54,24 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
     return NativeProgram(program, vocab, places, limits.num_blocks, _fallback(program, lowering, limits))
 
 
+def planned_buffers(graph: Graph, weights: IndexesWeights, fuse: bool) -> Buffers:
+    """Return the buffers that a program of this graph has."""
+    return _walked(graph, weights, fuse).buffers
+
+
+def _walked(graph: Graph, weights: IndexesWeights, fuse: bool) -> _Lowering:
+    graph = narrow_tail(graph)
+    graph = rewrite(graph, RULES, supports) if fuse else graph
+    lowering = _Lowering(graph, weights, nodes_without_kernel(graph, KERNELS))
+    lowering.walk()
+    return lowering
+
+
 def _fallback(program: Any, lowering: _Lowering, limits: Limits) -> Fallback | None:
     """Return the nodes that run on their references; None: all have kernels."""
     if not lowering.called:
         return None
+    warn_of_fallback(lowering.graph, KERNELS)
     weights = lowering.packer.weights
     fallback = Fallback(Interpreter(lowering.graph, weights, limits.num_blocks, limits.block_tokens))
     for node, inputs, outputs in lowering.called:
@@ -70,7 +82,7 @@ def _fallback(program: Any, lowering: _Lowering, limits: Limits) -> Fallback | N
 class _Lowering:
     """The walk's state. Values are released when their last reader has been emitted, after its outputs have a place."""
 
-    def __init__(self, graph: Graph, packer: Packer, without_kernel: Sequence[Node] = ()) -> None:
+    def __init__(self, graph: Graph, packer: IndexesWeights, without_kernel: Sequence[Node] = ()) -> None:
         self.graph, self.packer = graph, packer
         self.called: list[tuple[Node, list[Columns], list[Columns]]] = []  # nodes that fall back: inputs, outputs
         self._without_kernel = {id(node) for node in without_kernel}
@@ -357,17 +369,19 @@ _PRODUCTS = {
     "gated_linear": ("gate", "up"),
     "activated_linear": ("weight",),
     "head": ("weight",),
+    "experts": ("gate", "up"),
 }
 
 
 def _reads_blocks(node: Node, value: Value) -> bool:
     """Does the node multiply this value with its matrices?"""
-    return node.op.name in _PRODUCTS and node.inputs[0].id == value.id
+    return node.op.name in _PRODUCTS and node.inputs[0].id == value.id and not node.attrs.get("on_input")
 
 
 def _matrices(node: Node) -> list[str]:
     """Weights that the node multiplies its input with."""
-    return [name for parameter in _PRODUCTS.get(node.op.name, ()) for name in _bound(node, parameter)]
+    names = [name for parameter in _PRODUCTS.get(node.op.name, ()) for name in _bound(node, parameter)]
+    return [name for name in names if name is not None]
 
 
 # Every op that has a native kernel, and how it becomes instructions.
@@ -375,16 +389,18 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     **dict.fromkeys(("embed", "embed_positions"), _Lowering._embed),
     **dict.fromkeys(("rms_norm", "layer_norm"), _Lowering._norm),
     **dict.fromkeys(("activation", "xielu", "add", "multiply"), _Lowering._map),
-    **dict.fromkeys(("scale", "scale_by", "softcap", "clamp"), _Lowering._map),
+    **dict.fromkeys(("scale", "scale_by", "scale_rows", "softcap", "clamp"), _Lowering._map),
     **dict.fromkeys(("attention", "attention_shared"), _Lowering._attention),
     **dict.fromkeys(("linear", "linear_split"), _Lowering._product),
     **dict.fromkeys(("gated_linear", "activated_linear"), _Lowering._gate),
     "columns": _Lowering._columns,
     "attention_latent": lower_latent,
     "attention_bidirectional": _Lowering._attention_bidirectional,
+    "experts": lower_experts,
     "head": _Lowering._head,
     "linear_add": _Lowering._linear_add,
     "rope": _Lowering._rope,
+    "route": lower_route,
     "scale_by_position": _Lowering._scale_by_position,
     "select": _Lowering._select,
 }

@@ -6,8 +6,8 @@ kernel multiplies exactly the numbers of quire.quant. Rows that are not whole bl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,13 @@ from quire.devices.base import Precision
 from quire.graph.weight import Weight, Weights
 from quire.quant.registry import all_formats
 
-from . import FACTS, QUANTIZED
+from . import FACTS, FLOATS, QUANTIZED
 
 Array = NDArray[Any]
 
-BLOCK = 32
-PANEL_ROWS = 8
+LANES = 8  # rows of a panel
+STACKED = -1  # instead of a width: rows are padded
+SAMPLED_MATRICES = 4  # of a stack, with which variants of kernels are compared
 
 
 def packed_format(weight: Weight, precision: Precision) -> str:
@@ -43,12 +44,38 @@ def packed_rows(weight: Weight, target: str) -> Array:
     return rows.view(np.uint8).reshape(weight.shape[0], -1)
 
 
+def stack_shape(weight: Weight) -> tuple[int, int, int]:
+    """Matrices, rows and columns of a weight with three axes."""
+    count, rows, cols = weight.shape
+    return count, rows, cols
+
+
+def padded(rows: int) -> int:
+    """Rows of a matrix of a stack: whole panels."""
+    return -(-rows // LANES) * LANES
+
+
 class Packed(NamedTuple):
     """A matrix as a program stores it."""
 
     format: str
     shape: tuple[int, int]
     panels: Array  # uint8, a view of the program's memory
+
+
+class IndexesWeights(Protocol):
+    """What the walk over a graph asks about its weights."""
+
+    @property
+    def weights(self) -> Weights: ...
+    def is_quantized(self, name: str) -> bool: ...
+    def rows_of(self, name: str) -> int: ...
+    def matrix(self, name: str, target: str | None = None) -> int: ...
+    def stack(self, name: Any) -> int: ...
+    def matrix_of_heads(self, name: str, *, transposed: bool) -> int: ...
+    def vector(self, name: Any, width: int | None = None) -> int: ...
+    def vector_of_stack(self, name: Any) -> int: ...
+    def numbers(self, name: str) -> Array: ...
 
 
 class Packer:
@@ -61,10 +88,10 @@ class Packer:
         self.weights = weights
         self._program, self._precision = program, precision
         self._found = panels
-        self._matrices: dict[int, int] = {}
-        self._vectors: dict[tuple[int, int | None], int] = {}
+        self._matrices: dict[tuple[int, str], int] = {}
+        self._vectors: dict[tuple[int, int | None], int] = {}  # by weight and width
         self._labels: dict[str, int] = {}
-        self._added: list[tuple[str, tuple[int, int], int]] = []  # format, shape, index
+        self._added: list[tuple[str, tuple[int, int], int, int | None]] = []  # format, shape, index, bytes (None: all)
         self.num_packed = 0  # matrices that were not found
 
     def is_quantized(self, name: str) -> bool:
@@ -75,59 +102,90 @@ class Packer:
         """Return the rows of a matrix, or the length of a vector."""
         return self.weights[name].shape[0]
 
-    def matrix(self, name: str) -> int:
-        """Return the program's index of a weight with two axes."""
+    def matrix(self, name: str, target: str | None = None) -> int:
+        """Return the program's index of a weight with two axes, in the format `target` or in its own."""
         weight = self.weights[name]
-        if id(weight) not in self._matrices:
-            self._matrices[id(weight)] = self._add(weight)
-        return self._matrices[id(weight)]
+        key = (id(weight), target or packed_format(weight, self._precision))
+        if key not in self._matrices:
+            self._matrices[key] = self._add(weight, key[1])
+        return self._matrices[key]
+
+    def stack(self, name: Any) -> int:
+        """The program's index of a weight with three axes; -1 for none."""
+        if name is None:
+            return -1
+        weight = self.weights[name]
+        key = (id(weight), packed_format(weight, self._precision))
+        if key not in self._matrices:
+            self._matrices[key] = self._add_stack(weight, key[1])
+        return self._matrices[key]
 
     def matrix_of_heads(self, name: str, *, transposed: bool) -> int:
         """Return the index of a matrix with the rows of all heads of a weight [heads, rows, columns].
 
-        The rows of a head, or its columns with `transposed`, are padded to whole panels. It is not quantized: quantized
-        weights become f16, since blocks of rows are no blocks of columns, and such matrices are small.
+        The rows of a head, or its columns with `transposed`, are padded to whole panels. Quantized weights become f16:
+        blocks of a row are no blocks of a column, and such matrices are small.
         """
         weight = self.weights[name]
-        if id(weight) not in self._matrices:
-            found = packed_format(weight, self._precision)
-            target = "f16" if found in QUANTIZED else found
-            numbers = weight.float32()
-            numbers = numbers.swapaxes(1, 2) if transposed else numbers
-            padded = np.pad(numbers, ((0, 0), (0, -numbers.shape[1] % PANEL_ROWS), (0, 0)))
-            rows, cols = padded.shape[0] * padded.shape[1], padded.shape[2]
-            fmt = all_formats()[target]
-
-            def encode() -> Array:
-                encoded: Array = np.ascontiguousarray(fmt.quantize(padded.reshape(-1, fmt.block_weights)))
-                return encoded.view(np.uint8).reshape(rows, -1)
-
-            self._matrices[id(weight)] = self._place(weight.name, target, (rows, cols), encode)
-        return self._matrices[id(weight)]
+        target = packed_format(weight, self._precision)
+        is_plain = self._precision == "float" or weight.source.format in FLOATS
+        key = (id(weight), f"{target} heads")
+        if key not in self._matrices:
+            self._matrices[key] = self._add_heads(weight, target if is_plain else "f16", transposed)
+        return self._matrices[key]
 
     def matrices(self) -> list[Packed]:
-        """Return all matrices, in the order in which they were added."""
-        return [Packed(target, shape, self._program.panels(index)) for target, shape, index in self._added]
+        """Return all matrices, and the first of stacks, in the order in which they were added."""
+        return [
+            Packed(target, (rows, cols), self._program.panels(index)[:num_bytes])
+            for target, (rows, cols), index, num_bytes in self._added
+        ]
 
     def panels(self) -> dict[str, Array]:
         """Return the packed bytes of all matrices by label, for a later lowering."""
         return {label: self._program.panels(index) for label, index in self._labels.items()}
 
-    def _add(self, weight: Weight) -> int:
-        target = packed_format(weight, self._precision)
+    def _add(self, weight: Weight, target: str) -> int:
         rows, cols = weight.shape
-        return self._place(weight.name, target, (rows, cols), lambda: packed_rows(weight, target))
-
-    def _place(self, name: str, target: str, shape: tuple[int, int], encode: Callable[[], Array]) -> int:
-        """Adopt the panels of an earlier lowering, or pack encoded rows."""
-        label = f"{name} {target} {shape[0]}x{shape[1]}"
+        label = f"{weight.name} {target} {rows}x{cols}"
         if label in self._found:
-            index = self._program.adopt(target, shape, self._found[label])
+            index = self._program.adopt(target, (rows, cols), self._found[label])
         else:
-            index = self._program.matrix(target, shape[1], encode())
+            index = self._program.matrix(target, cols, packed_rows(weight, target))
             self.num_packed += 1
         self._labels[label] = index
-        self._added.append((target, shape, index))
+        self._added.append((target, (rows, cols), index, None))
+        return int(index)
+
+    def _add_heads(self, weight: Weight, target: str, transposed: bool) -> int:
+        count, first, last = stack_shape(weight)
+        rows, cols = (last, first) if transposed else (first, last)
+        label, all_rows = f"{weight.name} heads {target} {count}x{rows}x{cols}", count * padded(rows)
+        if label in self._found:
+            index = self._program.adopt(target, (all_rows, cols), self._found[label])
+        else:
+            numbers = weight.float32().swapaxes(1, 2) if transposed else weight.float32()
+            whole = np.pad(numbers, ((0, 0), (0, padded(rows) - rows), (0, 0)))
+            encoded = np.ascontiguousarray(all_formats()[target].quantize(whole.reshape(-1, 1)))
+            index = self._program.matrix(target, cols, encoded.view(np.uint8).reshape(all_rows, -1))
+            self.num_packed += 1
+        self._labels[label] = index
+        self._added.append((target, (all_rows, cols), index, None))
+        return int(index)
+
+    def _add_stack(self, weight: Weight, target: str) -> int:
+        count, rows, cols = stack_shape(weight)
+        label, all_rows = f"{weight.name} {target} {count}x{rows}x{cols}", count * padded(rows)
+        if label in self._found:
+            index = self._program.adopt(target, (all_rows, cols), self._found[label])
+        else:
+            sources = (packed_rows(weight.matrix(i), target) for i in range(count))
+            index = self._program.stack(target, (count, rows, cols), sources)
+            self.num_packed += 1
+        self._labels[label] = index
+        sampled = min(count, SAMPLED_MATRICES)
+        num_bytes = self._program.panels(index).nbytes // count * sampled
+        self._added.append((target, (sampled * padded(rows), cols), index, num_bytes))
         return int(index)
 
     def numbers(self, name: str) -> Array:
@@ -143,4 +201,15 @@ class Packer:
             numbers = self.numbers(name)
             repeated = np.repeat(numbers, width) if width is not None and len(numbers) == 1 else numbers
             self._vectors[key] = self._program.vector(np.ascontiguousarray(repeated))
+        return self._vectors[key]
+
+    def vector_of_stack(self, name: Any) -> int:
+        """The program's index of a weight [matrices, rows], rows padded as those of a stack; -1 for none."""
+        if name is None:
+            return -1
+        key = (id(self.weights[name]), STACKED)
+        if key not in self._vectors:
+            numbers = self.weights[name].float32()
+            short = padded(numbers.shape[1]) - numbers.shape[1]
+            self._vectors[key] = self._program.vector(np.pad(numbers, ((0, 0), (0, short))).reshape(-1))
         return self._vectors[key]

@@ -25,6 +25,7 @@ FACTS = DeviceFacts(
         {
             *("qkv_attention", "gated_linear", "normed_gated_linear", "activated_linear", "normed_linear"),
             *("linear_add", "scaled_linear_add", "normed_linear_add", "head", "normed_head", "scaled_embed"),
+            *("normed_route", "experts_add"),
         }
     ),
     packages=("torch", "triton"),  # a torch that was built for CPUs alone comes without triton

@@ -17,7 +17,6 @@ from quire.devices._triton.chain import compile_ahead
 from quire.devices.base import DEFAULT_OPTIONS, KernelReport, Limits, LoweringOptions, Peaks
 from quire.devices.facts import DeviceFacts, DeviceMemory, DeviceUnavailable, MemoryKind
 from quire.graph.graph import Graph
-from quire.graph.passes.narrow import narrow_tail
 from quire.graph.weight import Weights
 from quire.types.errors import OutOfDeviceMemory
 
@@ -27,11 +26,12 @@ from .caches import Caches
 from .few_rows import FewRows
 from .instructions import Attend, Instruction
 from .latent import AttendLatent
-from .lower import Lowering, fuse_graph
+from .lower import Lowering
 from .program import CudaProgram
 from .sampler import DeviceSampler
 from .tiles import ProductKey, TileChoice, Tiles, shipped
 from .tuned_table import TunedTable, TuningTarget
+from .values import prepare_graph
 from .variants import Variant
 from .warm_up import largest_step, warm_up_steps
 from .weights import Placer
@@ -75,8 +75,7 @@ class CudaDevice:
         tiles = Tiles(_num_processors(device), is_fixed, _known(device, table))
         placer = Placer(weights, device, dtype, tiles, options.quantize)
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
-        graph = narrow_tail(graph)
-        graph = fuse_graph(graph) if options.fuse else graph
+        graph = prepare_graph(graph, options.fuse)
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         captures = options.captures and device.type == "cuda"

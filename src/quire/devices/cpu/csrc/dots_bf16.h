@@ -47,14 +47,14 @@ inline __m512bh each_pair(const uint16_t *x) {
 
 // The order of a token's sums does not depend on N.
 template <int N>
-inline void bf16_tile(const Matrix &m, size_t apart, const uint8_t *w, const Rows &tokens, int token, float *out) {
+inline void bf16_tile(const Matrix &m, size_t apart, const uint8_t *w, const float *const *tokens, float *out) {
     alignas(64) uint16_t x[N][ROUNDED];
     __m512 sums[SUMS][N];
     for (int s = 0; s < SUMS; ++s)
         for (int i = 0; i < N; ++i) sums[s][i] = _mm512_setzero_ps();
     for (int first = 0; first < m.cols; first += ROUNDED) {
         const int count = m.cols - first < ROUNDED ? m.cols - first : ROUNDED;
-        for (int i = 0; i < N; ++i) round_part(tokens.row(token + i) + first, count, x[i]);
+        for (int i = 0; i < N; ++i) round_part(tokens[i] + first, count, x[i]);
         for (int k = 0; k < count;)
             for (int s = 0; s < SUMS && k < count; ++s, k += 2, w += 2 * LANES * sizeof(uint16_t)) {
                 const __m512bh columns = k + 1 < count ? two_columns(w, apart) : last_column(w, apart);

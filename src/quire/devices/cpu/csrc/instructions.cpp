@@ -7,7 +7,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "program.h"
+#include "items.h"
 
 namespace quire {
 
@@ -60,25 +60,6 @@ class Shared final : public Instruction {
     const Body body_;
     const Reads reads_;
 };
-
-// Tokens that are multiplied panel by panel: as many as stay in L2.
-int tokens_at_once(const Matrix &m) {
-    constexpr int BYTES = 96 * 1024, TILE_TOKENS = 10;
-    const int each = m.cols * (is_quantized(m.format) ? 1 : 4);
-    return std::max(TILE_TOKENS, BYTES / each / TILE_TOKENS * TILE_TOKENS);
-}
-
-int parts(int count, int size) { return (count + size - 1) / size; }
-
-constexpr int PANELS = BLOCK / LANES;  // of one item: 32 columns
-
-void check_operand(const Matrix &m, const Rows &x, const QuantRows &xq, int dim) {
-    require(m.cols == dim, "a matrix has another number of columns than its input");
-    if (is_quantized(m.format))
-        require(xq.values && xq.blocks == m.num_blocks(), "a quantized matrix needs a quantized input of its width");
-    else
-        require(x.data, "a float matrix needs a float input");
-}
 
 // Several products over the same tokens, split into items of 32 columns and some tokens.
 struct Products {
@@ -304,13 +285,14 @@ void Program::map(MapKind kind, View x, View y, int weight, const std::array<flo
     const Output to{rows(out), quants(out_quants, x.dim)};
     const auto [a, b, c, d] = numbers;
     const MapArgs args{kind, rows(x), rows(y), vector(weight, x.dim), a, b, c, d, x.dim, to};
-    const bool is_pair = kind == MapKind::ADD || kind == MapKind::MULTIPLY;
+    const bool is_of_rows = kind == MapKind::SCALE_ROWS;
+    const bool is_pair = kind == MapKind::ADD || kind == MapKind::MULTIPLY || is_of_rows;
     require(args.x.data && (to.rows.data || to.quants.values), "map: an operand is missing");
     require(is_pair == y.given() && (kind == MapKind::SCALE_BY) == (weight >= 0), "map: an operand of another kind");
     require(!out.given() || out.dim == x.dim, "map: the output has another width than the input");
     require(to.rows.data || x.dim % BLOCK == 0, "map: blocks are whole");
     const bool narrow = at_logits(out, out_quants);
-    require(at_logits(x) == narrow && (!is_pair || (y.dim == x.dim && at_logits(y) == narrow)),
+    require(at_logits(x) == narrow && (!is_pair || (y.dim == (is_of_rows ? 1 : x.dim) && at_logits(y) == narrow)),
             "map: rows of tokens and of logits, or other columns");
     append_token_wise(narrow, [this, args](const Step &, int begin, int end) { kernels_.map(args, begin, end); });
 }

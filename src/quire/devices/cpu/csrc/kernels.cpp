@@ -35,6 +35,7 @@ using portable::block_sums;
 #endif
 #include "products.h"
 #include "attention.h"
+#include "route.h"
 
 const char *rounding([[maybe_unused]] Format format) {
 #if QUIRE_AVX512_BF16
@@ -55,7 +56,7 @@ const char *rounding([[maybe_unused]] Format format) {
 extern const Kernels KERNELS;
 const Kernels KERNELS = {
     QUIRE_NAME(QUIRE_VARIANT), NEEDED_FEATURES, rounding, embed, norm, gather, map,
-    rope,                      write_kv,        attend,   product, gate,
+    rope,                      write_kv,        attend,   product, gate,   route,  combine,
 };
 
 }  // namespace quire::QUIRE_VARIANT

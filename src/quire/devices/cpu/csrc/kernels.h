@@ -38,12 +38,13 @@ struct GatherArgs {
 // What is done to each number by itself, or to two at the same place.
 // Activations up to TANH.
 enum class MapKind : int {
-    SILU, GELU, GELU_TANH, RELU, RELU2, SIGMOID, TANH, XIELU, SCALE, SOFTCAP, CLAMP, ADD, MULTIPLY, SCALE_BY
+    SILU, GELU, GELU_TANH, RELU, RELU2, SIGMOID, TANH, XIELU, SCALE, SOFTCAP, CLAMP, ADD, MULTIPLY, SCALE_BY,
+    SCALE_ROWS
 };
 
 struct MapArgs {
     MapKind kind;
-    Rows x, y;            // y: of ADD and MULTIPLY
+    Rows x, y;            // y: of ADD and MULTIPLY; SCALE_ROWS: one number a token
     const float *weight;  // SCALE_BY: one for each column
     float a, b, c, d;     // SCALE: factor; SOFTCAP: cap; CLAMP: limit; XIELU: positive, negative, beta, eps
     int dim;
@@ -57,6 +58,14 @@ struct RopeArgs {
     bool interleaved;
 };
 
+// Which rows a product reads and writes for each of its tokens; null: the row of the same number.
+struct RowOrder {
+    const int32_t *from = nullptr, *to = nullptr;
+
+    int source(int token) const { return from ? from[token] : token; }
+    int target(int token) const { return to ? to[token] : token; }
+};
+
 // One product of several that read the same x and run at the same time.
 struct ProductArgs {
     Matrix matrix;
@@ -65,9 +74,11 @@ struct ProductArgs {
     QuantRows xq;
     Rows out;       // first column of this product
     Rows residual;  // added to the product; data null: nothing
+    RowOrder order = {};
 };
 
-// activation(gate) * up, or activation(gate) alone.
+// activation(alpha * gate) / alpha * (up + shift), or activation(gate) alone. With a limit that is not 0, gate is clipped
+// above to it and up on both sides before.
 struct GateArgs {
     Matrix gate, up;  // up.data null: none
     MapKind kind;  // the activation of the gate
@@ -75,6 +86,36 @@ struct GateArgs {
     Rows x;
     QuantRows xq;
     Output out;
+    RowOrder order = {};
+    float limit = 0.0f, alpha = 1.0f, shift = 0.0f;
+};
+
+// How scores are made of the logits of a router; see ops/route.py.
+enum class Scoring : int { SOFTMAX, SIGMOID, SQRT_SOFTPLUS, NONE };
+
+// A row of `work` has the logits, then room: see route_width.
+struct RouteArgs {
+    Rows work;
+    int num_experts, top;
+    Scoring scoring;
+    bool is_scored_after, is_renormalized;  // only the chosen logits are scored; weights are divided by their sum
+    int num_groups, top_groups, group_top;
+    float factor, softcap;                  // softcap 0: none
+    const float *correction, *expert_scale;  // [experts], or null
+    Rows weights, chosen;                   // [top] each
+};
+
+// Columns of a router's working memory.
+inline int route_width(int num_experts, int num_groups, int group_top) {
+    return 2 * num_experts + 3 * num_groups + 2 * group_top;
+}
+
+// Adds up the answers of a token's experts, in the order of its choice.
+struct CombineArgs {
+    Rows answers;  // the row of a token and rank, counted from the first token: token * top + rank
+    Rows weights;  // [top] of each token; data null: answers are weighted already
+    int top, width;
+    Rows out;
 };
 
 struct AttendArgs {
@@ -122,6 +163,8 @@ struct Kernels {
     void (*attend)(const AttendArgs &, const AttendItem &, float *scratch);
     void (*product)(const ProductArgs &, int first_panel, int last_panel, int begin, int end);
     void (*gate)(const GateArgs &, int group, int begin, int end);  // group: 32 columns
+    void (*route)(const RouteArgs &, int begin, int end);
+    void (*combine)(const CombineArgs &, int begin, int end);
 };
 
 // Floats of scratch memory that `attend` needs.

@@ -47,7 +47,8 @@ inline F8 mapped(const MapArgs &m, F8 x, F8 y) {
         case MapKind::ADD: return x + y;
         case MapKind::MULTIPLY:
         case MapKind::SCALE_BY: return x * y;
-        case MapKind::SCALE: return x * a;
+        case MapKind::SCALE:
+        case MapKind::SCALE_ROWS: return x * a;
         case MapKind::SOFTCAP: return a * tangent(x / a);
         case MapKind::CLAMP: return min(max(x, nothing - a), a);
         case MapKind::XIELU: {
@@ -75,10 +76,11 @@ inline void map_part(const MapArgs &m, const float *x, const float *y, int count
 }
 
 template <MapKind KIND>
-void map_tokens(const MapArgs &m, int begin, int end) {
+void map_tokens(MapArgs m, int begin, int end) {
     float part[BLOCK];
     for (int token = begin; token < end; ++token) {
         const float *x = m.x.row(token), *y = m.y.data ? m.y.row(token) : m.weight;
+        if (KIND == MapKind::SCALE_ROWS) m.a = y[0], y = nullptr;
         if (m.out.rows.data) {
             map_part<KIND>(m, x, y, m.dim, m.out.rows.row(token));
             deliver(m.out.rows.row(token), m.dim, m.out, token);
@@ -108,5 +110,6 @@ void map(const MapArgs &m, int begin, int end) {
         case MapKind::ADD: return map_tokens<MapKind::ADD>(m, begin, end);
         case MapKind::MULTIPLY: return map_tokens<MapKind::MULTIPLY>(m, begin, end);
         case MapKind::SCALE_BY: return map_tokens<MapKind::SCALE_BY>(m, begin, end);
+        case MapKind::SCALE_ROWS: return map_tokens<MapKind::SCALE_ROWS>(m, begin, end);
     }
 }

@@ -62,8 +62,9 @@ Format format(const std::string &name) {
 
 MapKind map_kind(const std::string &name) {
     static const char *const NAMES[] = {"silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid", "tanh",
-                                        "xielu", "scale", "softcap", "clamp", "add", "multiply", "scale_by"};
-    for (int i = 0; i < 14; ++i)
+                                        "xielu", "scale", "softcap", "clamp", "add", "multiply", "scale_by",
+                                        "scale_rows"};
+    for (int i = 0; i < 15; ++i)
         if (name == NAMES[i]) return static_cast<MapKind>(i);
     throw std::invalid_argument("there is no map " + name);
 }
@@ -92,6 +93,22 @@ int add_matrix(Program &program, const std::string &name, int cols, const Bytes 
     const Format f = format(name);
     require(cols > 0 && source.shape(1) == source_row_bytes(f, cols), "a matrix has rows of another size");
     return program.add_matrix(f, size(source.shape(0)), cols, source.data());
+}
+
+// `sources` may be a generator: each matrix is packed before the next one is made.
+int add_stack(Program &program, const std::string &name, const std::array<int, 3> &shape, const nb::iterable &sources) {
+    const Format f = format(name);
+    const auto [count, rows, cols] = shape;
+    nb::iterator next = nb::iter(sources);
+    Bytes source;
+    return program.add_stack(f, count, rows, cols, [&, rows = rows, cols = cols] {
+        require(next != nb::iterator::sentinel(), "a stack has fewer matrices than were announced");
+        source = nb::cast<Bytes>(*next);
+        require(source.shape(0) == static_cast<size_t>(rows) && source.shape(1) == source_row_bytes(f, cols),
+                "a matrix of a stack has another shape");
+        ++next;
+        return source.data();
+    });
 }
 
 int adopt_matrix(Program &program, const std::string &name, std::pair<int, int> shape, const PackedBytes &panels) {
@@ -266,10 +283,47 @@ void bind_instructions(nb::class_<Program> &program) {
         "output", [](Program &p, const Columns &x) { p.output(view(x)); }, "x"_a);
 }
 
+void bind_experts(nb::class_<Program> &program) {
+    program.def(
+        "route",
+        [](Program &p, const std::string &scoring, int num_experts, int top, const std::pair<bool, bool> &kind,
+           const std::array<int, 3> &groups, const std::pair<float, float> &numbers, const std::pair<int, int> &vectors,
+           const Columns &work, const Columns &weights, const Columns &chosen) {
+            const Scoring how = named<Scoring>(scoring,
+                                               {{"softmax", Scoring::SOFTMAX}, {"sigmoid", Scoring::SIGMOID},
+                                                {"sqrt_softplus", Scoring::SQRT_SOFTPLUS}, {"none", Scoring::NONE}},
+                                               "there is no scoring ");
+            const RouteRule rule{num_experts, top, how, kind.first, kind.second, groups[0], groups[1], groups[2],
+                                 numbers.first, numbers.second, vectors.first, vectors.second};
+            p.route(rule, view(work), view(weights), view(chosen));
+        },
+        "scoring"_a, "num_experts"_a, "top"_a, "kind"_a, "groups"_a, "numbers"_a, "vectors"_a, "work"_a, "weights"_a,
+        "chosen"_a,
+        "kind: scores_chosen, renormalize; groups: groups, top_groups, group_top; numbers: factor, softcap; vectors: "
+        "correction, expert_scale.");
+    program.def(
+        "experts",
+        [](Program &p, const std::string &kind, const std::pair<int, int> &sizes, const std::array<int, 3> &stacks,
+           const std::array<int, 3> &biases, const std::array<float, 3> &numbers, const Columns &x, int quants,
+           const std::pair<Columns, Columns> &choice, const std::pair<Columns, int> &scaled,
+           const std::pair<Columns, int> &hidden, const Columns &out, bool on_input) {
+            const auto [gate, up, down] = stacks;
+            const ExpertStacks all{sizes.first, sizes.second, gate, up, down, biases[0], biases[1], biases[2],
+                                   map_kind(kind), numbers[0], numbers[1], numbers[2]};
+            p.experts(all, {view(x), quants, view(choice.first), view(choice.second), view(scaled.first), scaled.second,
+                            view(hidden.first), hidden.second, view(out), on_input});
+        },
+        "kind"_a, "sizes"_a, "stacks"_a, "biases"_a, "numbers"_a, "x"_a, "quants"_a, "choice"_a, "scaled"_a, "hidden"_a,
+        "out"_a, "on_input"_a,
+        "sizes: experts, ffn; stacks and biases: gate, up, down; numbers: limit, alpha, shift; choice: weights, chosen.");
+}
+
 void bind_program(nb::module_ &m) {
     nb::class_<Program> program(m, "Program", "A lowered model: weights, buffers, KV caches, instructions over them.");
     program.def(nb::new_(&make_program), "variant"_a, "pool"_a, "limits"_a);
     program.def("matrix", &add_matrix, "format"_a, "cols"_a, "source"_a.noconvert());
+    program.def("stack", &add_stack, "format"_a, "shape"_a, "sources"_a,
+                "Add matrices of one shape [count, rows, cols]; each is padded to whole panels of 8 rows.");
     program.def("adopt", &adopt_matrix, "format"_a, "shape"_a, "panels"_a.noconvert(),
                 "Add a matrix of packed panels. They are not copied, and kept alive as long as the program.");
     program.def("panels", &panels_of, "matrix"_a, "The bytes of a packed matrix.");
@@ -295,6 +349,7 @@ void bind_program(nb::module_ &m) {
         [](Program &p, const std::string &f, const std::string &name) { p.multiply_with(format(f), variant(name)); },
         "format"_a, "variant"_a, "Compute products of a format with another variant's kernels. They must round alike.");
     bind_instructions(program);
+    bind_experts(program);
     program.def("launch", &launch, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
                 "row_of_token"_a.noconvert(), "starts"_a.noconvert(), "lengths"_a.noconvert(),
                 "block_tables"_a.noconvert(), "logits_at"_a.noconvert(), "copies"_a.noconvert(), "groups"_a.noconvert(),

@@ -16,6 +16,7 @@ constexpr int MAX_TOKENS = 40, COLUMNS = PANELS * LANES;
 struct Operand {
     Rows x;
     QuantRows xq;
+    RowOrder order;
 };
 
 // The distance of a tile's second panel from the first. A last odd panel is paired with itself; the second result is
@@ -28,12 +29,13 @@ template <Format F, int N, class W>
 inline void float_tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
     const uint8_t *w = m.panel(panel);
     const size_t apart = apart_from(m, panel);
-#if QUIRE_AVX512_BF16
-    if constexpr (F == Format::BF16) return bf16_tile<N>(m, apart, w, a.x, token, out);
-#endif
     const float *x[N];
+    for (int i = 0; i < N; ++i) x[i] = a.x.row(a.order.source(token + i));
+#if QUIRE_AVX512_BF16
+    if constexpr (F == Format::BF16) return bf16_tile<N>(m, apart, w, x, out);
+#endif
     W acc[N];
-    for (int i = 0; i < N; ++i) x[i] = a.x.row(token + i), acc[i] = set1<W>(0.0f);
+    for (int i = 0; i < N; ++i) acc[i] = set1<W>(0.0f);
     for (int k = 0; k < m.cols; ++k) {
         W column;
         if constexpr (F == Format::F32)
@@ -93,8 +95,9 @@ inline void quant_tile(const Matrix &m, int panel, const Operand &a, int token, 
     Tokens<N> x;
     W acc[N];
     for (int i = 0; i < N; ++i) {
-        x.values[i] = a.xq.row(token + i), x.halves[i] = a.xq.half(token + i);
-        x.scales[i] = a.xq.scale(token + i), x.sums[i] = a.xq.sum(token + i);
+        const int row = a.order.source(token + i);
+        x.values[i] = a.xq.row(row), x.halves[i] = a.xq.half(row);
+        x.scales[i] = a.xq.scale(row), x.sums[i] = a.xq.sum(row);
         acc[i] = set1<W>(0.0f);
     }
     for (int first = 0; first < m.num_blocks(); first += f.blocks, head += head_step(f)) {
@@ -181,7 +184,7 @@ inline void put_columns(const ProductArgs &p, int panel, int token, int count, c
     const int column = panel * LANES, width = smaller(LANES, p.matrix.rows - column);
     const F8 bias = p.bias ? load(p.bias + column) : set1(0.0f);
     for (int i = 0; i < count; ++i) {
-        float *out = p.out.row(token + i) + column;
+        float *out = p.out.row(p.order.target(token + i)) + column;
         const float *residual = p.residual.data ? p.residual.row(token + i) + column : nullptr;
         F8 y = load(tile + COLUMNS * i);
         if (p.bias) y = y + bias;
@@ -196,7 +199,7 @@ inline void put_columns(const ProductArgs &p, int panel, int token, int count, c
 }
 
 void product(const ProductArgs &p, int first_panel, int last_panel, int begin, int end) {
-    const Operand a{p.x, p.xq};
+    const Operand a{p.x, p.xq, p.order};
     float tile[MAX_TOKENS * COLUMNS];
     for (int panel = first_panel; panel < last_panel; panel += PANELS)
         for (int token = begin; token < end; token += MAX_TOKENS) {
@@ -207,20 +210,30 @@ void product(const ProductArgs &p, int first_panel, int last_panel, int begin, i
         }
 }
 
+template <MapKind KIND>
+inline F8 bounded_gate(const GateArgs &p, F8 g, F8 u) {
+    if (p.limit != 0.0f) g = min(g, set1(p.limit)), u = min(max(u, set1(-p.limit)), set1(p.limit));
+    const F8 alpha = set1(p.alpha);
+    g = p.alpha == 1.0f ? activate<KIND>(g) : activate<KIND>(alpha * g) / alpha;
+    return g * (u + set1(p.shift));
+}
+
 // What becomes of the products of some panels of a tile: `hidden` has a block for each token.
 template <MapKind KIND>
 inline void gate_columns(const GateArgs &p, int panel, int last, int count, const float *gates, const float *ups,
                          float *hidden) {
+    const bool is_plain = p.limit == 0.0f && p.alpha == 1.0f && p.shift == 0.0f;
     for (int i = 0; i < count; ++i)
         for (int at = panel; at < smaller(panel + PANELS, last); ++at) {
             const int from = COLUMNS * i + LANES * (at - panel);
             F8 g = load(gates + from);
             if (p.gate_bias) g = g + load(p.gate_bias + at * LANES);
-            g = activate<KIND>(g);
             if (p.up.data) {
                 F8 u = load(ups + from);
                 if (p.up_bias) u = u + load(p.up_bias + at * LANES);
-                g = g * u;
+                g = is_plain ? activate<KIND>(g) * u : bounded_gate<KIND>(p, g, u);
+            } else {
+                g = activate<KIND>(g);
             }
             store(hidden + BLOCK * i + LANES * (at - panel), g);
         }
@@ -241,7 +254,7 @@ inline void gate_columns(const GateArgs &p, int panel, int last, int count, cons
 }
 
 void gate(const GateArgs &p, int group, int begin, int end) {
-    const Operand a{p.x, p.xq};
+    const Operand a{p.x, p.xq, p.order};
     const int first = group * (BLOCK / LANES), last = smaller(first + BLOCK / LANES, p.gate.num_panels());
     const int column = group * BLOCK, width = smaller(BLOCK, p.gate.rows - column);
     float gates[MAX_TOKENS * COLUMNS], ups[MAX_TOKENS * COLUMNS], hidden[MAX_TOKENS][BLOCK];
@@ -254,8 +267,9 @@ void gate(const GateArgs &p, int group, int begin, int end) {
         }
         for (int i = 0; i < count; ++i) {
             for (int at = (last - first) * LANES; at < BLOCK; ++at) hidden[i][at] = 0.0f;
-            if (p.out.rows.data) std::memcpy(p.out.rows.row(token + i) + column, hidden[i], sizeof(float) * width);
-            if (p.out.quants.values) quantize_block(hidden[i], p.out.quants, token + i, group);
+            const int row = p.order.target(token + i);
+            if (p.out.rows.data) std::memcpy(p.out.rows.row(row) + column, hidden[i], sizeof(float) * width);
+            if (p.out.quants.values) quantize_block(hidden[i], p.out.quants, row, group);
         }
     }
 }

@@ -105,6 +105,15 @@ int Program::add_matrix(Format format, int rows, int cols, const uint8_t *source
     return append(m, target);
 }
 
+int Program::add_stack(Format format, int count, int rows, int cols, const std::function<const uint8_t *()> &source) {
+    require(count > 0 && count <= INT32_MAX / LANES / std::max(rows, 1), "a stack has matrices");
+    const Matrix each = shape_of(format, rows, cols), all = shape_of(format, count * each.num_panels() * LANES, cols);
+    uint8_t *target = weights_.take(all.num_bytes());
+    num_bytes_ += all.num_bytes();
+    for (int i = 0; i < count; ++i) pack(each, source(), target + each.num_bytes() * i);
+    return append(all, target);
+}
+
 int Program::adopt_matrix(Format format, int rows, int cols, Panels panels) {
     const Matrix m = shape_of(format, rows, cols);
     require(panels.num_bytes == m.num_bytes(), "panels have another size than their matrix");
@@ -412,15 +421,25 @@ void Program::prepare(const Step &step) {
     if (!row_caches_.empty()) fill_row_tables(step);
     for (int i = static_cast<int>(scratch_.size()); i < pool_->size(); ++i)
         scratch_.push_back(take(sizeof(float) * scratch_floats_));
-    for (auto &instruction : instructions_) instruction->open(step, pool_->size());
+    for (auto &instruction : instructions_) instruction->prepare(step, pool_->size());
+}
+
+void Instruction::prepare(const Step &step, int num_threads) {
+    is_pending_.store(is_late_, std::memory_order_relaxed);
+    divide(step, num_threads, is_late_ ? 0 : count(step));
 }
 
 void Instruction::open(const Step &step, int num_threads) {
+    divide(step, num_threads, count(step));
+    is_pending_.store(false, std::memory_order_release);
+}
+
+void Instruction::divide(const Step &step, int num_threads, int count) {
     constexpr int SHARES_OF_THREAD = 8;
     int num_lanes = num_threads;
     if (step.num_tokens > FEW_TOKENS) num_lanes = 1;  // then threads share panels in the last-level cache
     if (static_cast<int>(lanes_.size()) != num_lanes) lanes_ = std::vector<Lane>(static_cast<size_t>(num_lanes));
-    num_items = count(step);
+    num_items = count;
     shares_ = SHARES_OF_THREAD * num_threads / num_lanes;
     for (int64_t i = 0; i < num_lanes; ++i) {
         lanes_[i].begin = static_cast<int>(num_items * i / num_lanes);
@@ -453,8 +472,10 @@ void Program::work(const Step &step, int thread) {
         Instruction &now = *instructions_[i];
         int done = 0;
         if (step.num_tokens <= FEW_TOKENS && now.weights(0).num_bytes)
-            for (size_t next = i + 1; next < instructions_.size() && !instructions_[next]->weights(0).num_bytes; ++next)
+            for (size_t next = i + 1; next < instructions_.size(); ++next) {
+                if (instructions_[next]->is_pending() || instructions_[next]->weights(0).num_bytes) break;
                 instructions_[next]->foresee(step, thread);
+            }
         for (int begin, end; now.take(thread, begin, end); done += end - begin) now.run(step, begin, end, thread);
         const bool is_last = done && now.finished.fetch_add(done, std::memory_order_acq_rel) + done == now.num_items;
         if (is_last) progress_.advance();
@@ -471,9 +492,11 @@ void Program::work(const Step &step, int thread) {
 bool Program::fetch(size_t from, Fetched &done, int thread) const {
     constexpr size_t ENOUGH = 96 * 1024, AT_ONCE = 1024;  // of L2, and between two checks for work
     if (done.instruction < from) {
-        done = {from, 0};
-        while (done.instruction < instructions_.size() && !instructions_[done.instruction]->weights(0).num_bytes)
-            ++done.instruction;
+        size_t next = from;
+        while (next < instructions_.size() && !instructions_[next]->is_pending() && !instructions_[next]->weights(0).num_bytes)
+            ++next;
+        if (next < instructions_.size() && instructions_[next]->is_pending()) return false;  // its weights are not known
+        done = {next, 0};
     }
     if (done.instruction == instructions_.size() || done.num_bytes >= ENOUGH) return false;
     const Instruction &next = *instructions_[done.instruction];
@@ -504,6 +527,10 @@ void Program::fall_back(const Step &step, int index) {
     } catch (...) {
         failure_ = std::current_exception();
     }
+}
+
+void Program::fail(const char *what) {
+    if (!failure_) failure_ = std::make_exception_ptr(std::invalid_argument(what));
 }
 
 }  // namespace quire

@@ -81,6 +81,38 @@ struct AttendExtras {
     int sinks, slopes, distances;
 };
 
+// How a router chooses; see RouteArgs. Vectors by index; < 0: none.
+struct RouteRule {
+    int num_experts, top;
+    Scoring scoring;
+    bool is_scored_after, is_renormalized;
+    int num_groups, top_groups, group_top;
+    float factor, softcap;
+    int correction, expert_scale;
+};
+
+// Stacks of one matrix for each expert, see `add_stack`, and their biases; < 0: none. See GateArgs for the activation.
+struct ExpertStacks {
+    int num_experts, ffn;
+    int gate, up, down, gate_bias, up_bias, down_bias;
+    MapKind kind;
+    float limit, alpha, shift;
+};
+
+// What experts read and write. Their activations, and with `scaled` their inputs, have a row for each token and rank:
+// row token * top + rank of a buffer that is `top` times as wide.
+struct ExpertOperands {
+    View x;
+    int quants;  // of x
+    View weights, chosen;
+    View scaled;  // x times weights, if the input is weighted and not the answer
+    int scaled_quants;
+    View hidden;
+    int hidden_quants;
+    View out;
+    bool is_on_input;
+};
+
 struct Bounds {
     int max_tokens, max_rows, max_logits, max_blocks, num_blocks, block_tokens;
 };
@@ -128,6 +160,8 @@ using TokenBody = std::function<void(const Step &, int begin, int end)>;
 // Items of work that any thread may do, in any order. An instruction is finished when all of its items are.
 class Instruction {
   public:
+    // The work of a late instruction is known only when an earlier instruction of the step has run, and opens it.
+    explicit Instruction(bool is_late = false) : is_late_(is_late) {}
     virtual ~Instruction() = default;
 
     virtual int count(const Step &) const = 0;
@@ -145,6 +179,8 @@ class Instruction {
     // With few tokens every thread has a lane of consecutive items, so that it reads weights in one stream; when its
     // own lane is finished it takes items from others. With many tokens there is one lane for all.
     void open(const Step &step, int num_threads);
+    void prepare(const Step &step, int num_threads);  // before the first instruction: opens it, unless it is late
+    bool is_pending() const { return is_pending_.load(std::memory_order_acquire); }  // late, and not opened yet
     bool take(int thread, int &begin, int &end);
     int first_of(int thread) const { return lanes_[static_cast<size_t>(thread) % lanes_.size()].begin; }
     int past_of(int thread) const { return lanes_[static_cast<size_t>(thread) % lanes_.size()].end; }
@@ -158,6 +194,10 @@ class Instruction {
         int begin = 0, end = 0;
     };
 
+    void divide(const Step &step, int num_threads, int count);
+
+    const bool is_late_;
+    std::atomic<bool> is_pending_{false};
     alignas(64) int shares_ = 1;  // the rest of a lane is divided into this many: one is taken at a time
     std::vector<Lane> lanes_;
 };
@@ -180,6 +220,8 @@ class Program {
     // --- operands; each returns an index
     int add_matrix(Format format, int rows, int cols, const uint8_t *source);
     int adopt_matrix(Format format, int rows, int cols, Panels panels);  // already packed; not copied
+    // `count` matrices of one shape, one after the other, each padded to whole panels. `source`: the rows of the next.
+    int add_stack(Format format, int count, int rows, int cols, const std::function<const uint8_t *()> &source);
     int add_vector(const float *numbers, int count);
     int add_rows(int dim, bool for_logits);
     int add_quants(int dim, bool for_logits);
@@ -208,6 +250,8 @@ class Program {
     void gate(MapKind kind, const std::vector<int> &matrices, const std::vector<int> &biases, View x, int quants,
               View out, int out_quants);
     void head(int matrix, int bias, float factor, float cap, View x, int quants);
+    void route(const RouteRule &rule, View work, View weights, View chosen);  // logits: the first columns of `work`
+    void experts(const ExpertStacks &stacks, const ExpertOperands &operands);
     void call(int index, bool at_logits);  // Step::fallback with this index, if the step has such rows
     void output(View x);  // logits that other instructions made
 
@@ -228,6 +272,7 @@ class Program {
     const QueryTile *tiles_of(const Bundle &bundle) const { return query_tiles_.data() + bundle.first; }
     const RowTables &row_tables() const { return row_tables_; }
     void fall_back(const Step &step, int index);
+    void fail(const char *what);  // of a step, by an instruction that runs alone
     float *scratch(int thread) { return reinterpret_cast<float *>(scratch_[thread].data()); }
 
     int vocab() const { return vocab_; }
@@ -269,6 +314,7 @@ class Program {
     void append(std::unique_ptr<Instruction> instruction) { instructions_.push_back(std::move(instruction)); }
     void append_token_wise(bool at_logits, const TokenBody &body);
     void append_likeliest(Rows maxima);
+    void scale_inputs(const ExpertOperands &x, const Output &to);
     bool at_logits(View rows, int quants = -1) const;
     void prepare(const Step &step);
     void work(const Step &step, int thread);
