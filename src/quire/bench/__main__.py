@@ -22,8 +22,9 @@ COMMANDS = {  # name -> module
     "tune": "quire.bench.tune",
     "gpu-accuracy": "quire.bench.gpu_accuracy",
     "latent": "quire.bench.latent",
+    "experts": "quire.bench.experts",
 }
-PARSE_REST = {"gpu", "tune", "gpu-accuracy", "latent"}  # commands that parse the rest of the command line themselves
+PARSE_REST = {"gpu", "tune", "gpu-accuracy", "latent", "experts"}  # they parse the rest of the command line
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,8 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
+from quire.devices._triton.expert_formats import expert_address
 from quire.devices._triton.packed import packed_products
-from quire.devices._triton.packing import PACKED, pack_blocks, pack_int4
+from quire.devices._triton.packing import PACKED, CannotPack, int4_format, pack, unpack_blocks, unpack_int4
 from quire.ops.registry import relative_error
 from quire.quant.int4 import Int4
 from quire.quant.registry import all_formats
@@ -28,8 +29,10 @@ def _product(
 ):
     n = tl.arange(0, BN)
     tokens = tl.program_id(0) * BM + tl.arange(0, BM)
-    address = tl.multiple_of(tl.load(table), 16)
-    acc, acc_up = packed_products(x, tokens, tokens < M, address, tl.minimum(n, N - 1), N, K, BM, BN, 2, FORMAT, GATE)
+    address = expert_address(table, 0)
+    acc, acc_up = packed_products(
+        x, tokens, tokens < M, address, tl.minimum(n, N - 1), N, 0, 1, K, BM, BN, 2, FORMAT, GATE
+    )
     mask = (tokens < M)[None, :] & (n < N)[:, None]
     to = out + tokens[None, :] * (N * 2 if GATE else N) + n[:, None]
     tl.store(to, acc, mask=mask)
@@ -52,10 +55,8 @@ def by_gguf(name: str, raw: np.ndarray) -> np.ndarray:
     return gguf.dequantize(raw, gguf.GGMLQuantizationType(all_formats()[name].gguf_type))
 
 
-def packed_of(name: str, raw: np.ndarray, columns: int, place: str) -> torch.Tensor:
-    found = pack_blocks(name, torch.from_numpy(raw).to(place), columns)
-    assert found is not None
-    return found
+def packed_of(name: str, raw: np.ndarray, place: str) -> torch.Tensor:
+    return pack(PACKED[name], unpack_blocks(name, torch.from_numpy(raw).to(place)))
 
 
 def eye(columns: int, place: str, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -68,7 +69,7 @@ def test_the_product_with_an_identity_matrix_is_the_dequantized_matrix(name, pla
     raw = random_blocks(format, ROWS * columns // format.block_weights, seed=1).reshape(ROWS, -1)
     if name == "mxfp4":
         raw[:, ::17] = np.random.default_rng(2).integers(0, 129, raw[:, ::17].shape)
-    found = product(name, packed_of(name, raw, columns, place), eye(columns, place), is_gate=name == "q4_k").T
+    found = product(name, packed_of(name, raw, place), eye(columns, place), is_gate=name == "q4_k").T
     np.testing.assert_allclose(found, by_gguf(name, raw), rtol=1e-6, atol=1e-36)
 
 
@@ -78,7 +79,7 @@ def test_activations_may_be_in_other_formats(name, dtype, place):
     format, rng = all_formats()[name], np.random.default_rng(4)
     raw = weight_blocks(format, ROWS * 256 // format.block_weights, seed=3).reshape(ROWS, -1)
     x = torch.from_numpy(rng.standard_normal((9, 256), np.float32)).to(dtype)
-    found = product(name, packed_of(name, raw, 256, place), x.to(place))
+    found = product(name, packed_of(name, raw, place), x.to(place))
     assert relative_error(found, x.float().numpy() @ by_gguf(name, raw).T) < 1e-5
 
 
@@ -88,9 +89,9 @@ def test_4_bits_in_groups_with_zeros(group, place):
     scales = np.exp(rng.uniform(-9, -4, (ROWS, columns // group))).astype(np.float16).astype(np.float32)
     zeros = scales * rng.integers(0, 17, scales.shape).astype(np.float32)
     parts = Int4(rng.integers(0, 256, (ROWS, columns // 2), np.uint8), scales, zeros)
-    found = pack_int4(*(torch.from_numpy(each).to(place) for each in parts[:3]))
-    assert found is not None
-    name, matrix = found
+    name = int4_format(group)
+    assert name is not None
+    matrix = pack(PACKED[name], unpack_int4(*(torch.from_numpy(each).to(place) for each in parts[:3])))
     assert len(matrix) / (ROWS * columns) <= (0.54 if group >= 128 else 0.63)
     assert relative_error(product(name, matrix, eye(columns, place)).T, parts.dequantize()) < 1e-6
 
@@ -103,11 +104,13 @@ def test_sizes_are_those_of_the_file_or_little_more():
     assert PACKED["mxfp4"].num_bytes(2880, 2880) <= 1.023 * all_formats()["mxfp4"].bytes_for(2880 * 2880)
 
 
-def test_what_cannot_be_packed_is_none():
+def test_what_cannot_be_packed_is_an_error():
     raw = weight_blocks(all_formats()["mxfp4"], 8, seed=0)
     raw[3, 0] = 129
-    assert pack_blocks("mxfp4", torch.from_numpy(raw), 32) is None
-    packed, ones = torch.zeros((2, 48), dtype=torch.uint8), torch.ones((2, 1))
-    assert pack_int4(packed, ones, ones) is None  # a group of 96
-    packed = torch.zeros((2, 64), dtype=torch.uint8)
-    assert pack_int4(packed, ones, 0.3 * ones) is None and pack_int4(packed, ones, 40 * ones) is None
+    with pytest.raises(CannotPack):
+        unpack_blocks("mxfp4", torch.from_numpy(raw))
+    assert int4_format(96) is None and int4_format(16) is None and int4_format(192) is None
+    packed, ones = torch.zeros((2, 64), dtype=torch.uint8), torch.ones((2, 1))
+    for point in (0.3, 40.0, -1.0):
+        with pytest.raises(CannotPack):
+            unpack_int4(packed, ones, point * ones)

@@ -8,7 +8,7 @@ and 2 % of q4_k and q5_k, whose scales of 6 bits become bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -62,41 +62,51 @@ class Unpacked(NamedTuple):
     meta: Tensor  # int32 [N, blocks of the format, words]
 
 
-def pack_blocks(format: str, raw: Tensor, columns: int) -> Tensor | None:
-    """Pack a matrix of a GGUF format, uint8 [N, bytes of a row]: uint8 [bytes]. None: it has numbers out of range."""
-    packed = PACKED[format]
+class CannotPack(Exception):
+    """A matrix has numbers that its packed format does not hold."""
+
+
+def unpack_blocks(format: str, raw: Tensor) -> Unpacked:
+    """Unpack a matrix of a GGUF format, uint8 [N, bytes of a row]."""
     unpacked = _UNPACK[format](raw)
-    if packed.meta == "exponent" and int(unpacked.meta.view(torch.uint8).max()) > MAX_EXPONENT:
-        return None
-    return pack(packed, unpacked, columns)
+    if PACKED[format].meta == "exponent" and int(unpacked.meta.view(torch.uint8).max()) > MAX_EXPONENT:
+        raise CannotPack("powers of two above 2")
+    return unpacked
 
 
-def pack_int4(packed: Tensor, scales: Tensor, zeros: Tensor) -> tuple[str, Tensor] | None:
-    """Pack values two per byte in order [N, K / 2], with float32 scales and zeros [N, groups].
+def int4_format(group: int) -> str | None:
+    """Return the packed format of 4-bit values in groups of this size. None: there is none."""
+    if group % 128 == 0:
+        return "int4_128"
+    return "int4" if group in (32, 64) else None
 
-    Return the format and its bytes. None: groups are no multiple of 32, or zeros no halves of integers from 0 to 31.
-    """
+
+def unpack_int4(packed: Tensor, scales: Tensor, zeros: Tensor) -> Unpacked:
+    """Unpack values two per byte in order [N, K / 2], with float32 scales and zeros [N, groups]."""
     group = 2 * packed.shape[1] // scales.shape[1]
+    name = int4_format(group)
+    assert name is not None
     doubled = 2 * zeros / torch.where(scales == 0, 1.0, scales)
     points = doubled.round()
-    fits = (doubled - points).abs().max() < 1e-2 and points.min() >= 0 and points.max() < 1 << POINT_BITS
-    if group % 32 or (group > 64 and group % 128) or not bool(fits):
-        return None
-    name = "int4_128" if group % 128 == 0 else "int4"
-    width = 128 if name == "int4_128" else 32
+    if (doubled - points).abs().max() > 1e-2 or points.min() < 0 or points.max() >= 1 << POINT_BITS:
+        raise CannotPack("zeros that are no halves of integers from 0 to 31")
     words = (scales.contiguous().view(torch.int32) & -(1 << POINT_BITS)) | points.to(torch.int32)
-    words = words.repeat_interleave(group // width, 1)
+    words = words.repeat_interleave(group // (128 if name == "int4_128" else 32), 1)
     per_block = PACKED[name].meta_words
-    padding = -words.shape[1] % per_block
-    words = torch.nn.functional.pad(words, (0, padding)).view(len(words), -1, per_block)
-    values = torch.stack([packed & 15, packed >> 4], -1).flatten(1)
-    return name, pack(PACKED[name], Unpacked(values, words), values.shape[1])
+    words = torch.nn.functional.pad(words, (0, -words.shape[1] % per_block)).view(len(words), -1, per_block)
+    return Unpacked(torch.stack([packed & 15, packed >> 4], -1).flatten(1), words)
 
 
-def pack(packed: PackedFormat, unpacked: Unpacked, columns: int) -> Tensor:
-    """Make the run of bytes of a matrix."""
+def join_rows(parts: Sequence[Unpacked]) -> Unpacked:
+    """Concatenate the rows of matrices."""
+    return Unpacked(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def pack(packed: PackedFormat, unpacked: Unpacked) -> Tensor:
+    """Make the run of bytes of a matrix: uint8."""
     values, meta = unpacked
-    rows, padded = len(values), packed.padded(columns)
+    rows, columns = values.shape
+    padded = packed.padded(columns)
     zero = 0 if packed.bits == 8 else max(packed.offset, 0)
     values = torch.nn.functional.pad(values, (0, padded - columns), value=zero)
     missing = padded // packed.block - meta.shape[1]
@@ -238,7 +248,8 @@ def _q5_k(raw: Tensor) -> Unpacked:
 
 
 def _signed_words(d: Tensor, scales: Tensor) -> Tensor:
-    return _as_words(torch.cat([d, torch.zeros_like(d), scales], -1), 5)
+    """d, and signed scales, as bytes with 128 added: 128 more or less flips the top bit."""
+    return _as_words(torch.cat([d, torch.zeros_like(d), scales ^ 128], -1), 5)
 
 
 def _q6_k(raw: Tensor) -> Unpacked:

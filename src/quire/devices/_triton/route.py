@@ -188,11 +188,11 @@ def _route(
         a = tl.load(at + start, mask=mask, other=0.0).to(w.dtype)
         acc = tl.dot(a, w, acc, input_precision="ieee")
     acc = _limited(acc, bias, rows, softcap, BIAS, SOFTCAP)
-    w, ids, ranks = _choose(
+    chosen_weights, ids, ranks = _choose(
         acc, correction, expert_scale, factor, E, EP, TOP, WIDTH, SCORING, CHOSEN, GROUPS, TOP_GROUPS, GROUP_TOP,
         NORMALIZE, CORRECTION, SCALE,
     )  # fmt: skip
-    _write_choice(weights, chosen, w, ids, tokens, is_there, TOP, WIDTH)
+    _write_choice(weights, chosen, chosen_weights, ids, tokens, is_there, TOP, WIDTH)
     is_chosen = (ranks > 0) & is_there[:, None]
     tl.store(counts + program * EP + e, tl.sum(is_chosen.to(tl.int32), 0))
 
@@ -207,11 +207,11 @@ def _limited(logits, bias, rows, softcap, BIAS: tl.constexpr, SOFTCAP: tl.conste
 
 
 @triton.jit
-def _write_choice(weights, chosen, w, ids, tokens, is_there, TOP: tl.constexpr, WIDTH: tl.constexpr):
+def _write_choice(weights, chosen, numbers, ids, tokens, is_there, TOP: tl.constexpr, WIDTH: tl.constexpr):
     r = tl.arange(0, WIDTH)[None, :]
     at = tokens[:, None] * TOP + r
     mask = is_there[:, None] & (r < TOP)
-    tl.store(weights + at, w, mask=mask)
+    tl.store(weights + at, numbers, mask=mask)
     tl.store(chosen + at, ids, mask=mask)
 
 
@@ -258,18 +258,18 @@ def _route_few(
     if tl.atomic_add(arrived, 1, sem="acq_rel") == num_programs - 1:
         tl.store(arrived, 0)
         every = tl.arange(0, EP)
-        mask = (every < num_programs * BE)[None, :] & is_there[:, None]
-        acc = tl.load(logits + tokens[:, None] * EP + every[None, :], mask=mask, other=0.0, cache_modifier=".cg")
-        acc = _limited(acc, bias, tl.minimum(every, E - 1), softcap, BIAS, SOFTCAP)
-        w, ids, ranks = _choose(
-            acc, correction, expert_scale, factor, E, EP, TOP, WIDTH, SCORING, CHOSEN, GROUPS, TOP_GROUPS, GROUP_TOP,
-            NORMALIZE, CORRECTION, SCALE,
+        exists = (every < E)[None, :] & is_there[:, None]
+        all_logits = tl.load(logits + tokens[:, None] * EP + every[None, :], exists, other=0.0, cache_modifier=".cg")
+        all_logits = _limited(all_logits, bias, tl.minimum(every, E - 1), softcap, BIAS, SOFTCAP)
+        chosen_weights, ids, ranks = _choose(
+            all_logits, correction, expert_scale, factor, E, EP, TOP, WIDTH, SCORING, CHOSEN, GROUPS, TOP_GROUPS,
+            GROUP_TOP, NORMALIZE, CORRECTION, SCALE,
         )  # fmt: skip
-        _write_choice(weights, chosen, w, ids, tokens, is_there, TOP, WIDTH)
+        _write_choice(weights, chosen, chosen_weights, ids, tokens, is_there, TOP, WIDTH)
         ranks = tl.where(is_there[:, None], ranks, 0)
         total = tl.sum((ranks > 0).to(tl.int32), 0)
-        start = write_tiles(total, experts, ends, used, 0, 1, T, BM, EP)
-        write_pairs(pairs, ranks, start, tokens, TOP)
+        places = write_tiles(total, experts, ends, used, 0, 1, T, BM, EP)
+        write_pairs(pairs, ranks, places, tokens, TOP)
 
 
 def route(x: Tensor, router: Router) -> Choice:

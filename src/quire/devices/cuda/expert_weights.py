@@ -12,7 +12,7 @@ any other format                                        activations' format     
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,10 +26,12 @@ from quire.graph.weight import StackedTensor, Weight
 from quire.weights.quantized_tensors import ScaledTensor
 from quire.weights.random_weights import RandomTensor
 
-from .packed_weights import fill_packed, packed_format
+from .packed_weights import packed_format, packed_matrix
 from .weights import TO_FP8, TO_PLAIN, Placer, as_tensor
 
 FORMATS = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}
+NAMES = {each: str(dtype).removeprefix("torch.") for dtype, each in FORMATS.items()}
+NAMES |= dict.fromkeys(("fp8_rows", "fp8_blocks"), str(FP8).removeprefix("torch."))  # torch's, for people
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +40,11 @@ class ExpertMatrices:
 
     matrices: Matrices
     memory: Tensor  # uint8 [experts, bytes]
+
+    @property
+    def format_name(self) -> str:
+        """Torch's name of the format, or ours."""
+        return NAMES.get(self.matrices.format, self.matrices.format)
 
     @property
     def num_weights(self) -> int:
@@ -55,12 +62,15 @@ def place_experts(placer: Placer, names: Sequence[str], biases: Sequence[str | N
     if format in FORMATS.values():
         _fill_plain(placer, weights, memory, rows * columns)
     elif format in PACKED:
-        fill_packed(weights, memory, format)
+        for index in range(num_experts):
+            packed = packed_matrix([weight.matrix(index) for weight in weights], format, placer.device)
+            memory[index, : len(packed)].copy_(packed)
     else:
         for index in range(num_experts):
-            _fill_fp8(placer, [_matrix(weight, index) for weight in weights], memory[index], format)
+            _fill_fp8(placer, [weight.matrix(index) for weight in weights], memory[index], format)
     addresses = memory.data_ptr() + size * torch.arange(num_experts, dtype=torch.int64, device=placer.device)
-    matrices = Matrices(addresses, format, rows, columns, _biases(placer, weights, biases))
+    scratch = None if placer.tiles.is_fixed else placer.scratch
+    matrices = Matrices(addresses, format, rows, columns, _biases(placer, weights, biases), scratch)
     return ExpertMatrices(matrices, memory)
 
 
@@ -69,7 +79,7 @@ def _format_of(placer: Placer, weights: Sequence[Weight]) -> str:
     plain = FORMATS[placer.dtype]
     if placer.quantize == TO_PLAIN:
         return plain
-    if placer.quantize is None and (packed := packed_format(weights, placer.device)) is not None:
+    if placer.quantize is None and (packed := packed_format(weights)) is not None:
         return packed
     kinds = {_fp8_kind(weight) for weight in weights}
     if len(kinds) == 1 and None not in kinds:
@@ -85,7 +95,7 @@ def _format_of(placer: Placer, weights: Sequence[Weight]) -> str:
 
 def _fp8_kind(weight: Weight) -> str | None:
     """Return the format that holds the bytes of a stored FP8 stack. None: there is none."""
-    source = _matrix(weight, 0).source
+    source = weight.matrix(0).source
     if isinstance(source, RandomTensor) and source.format == "f8_e4m3":
         return "fp8_rows"
     if not isinstance(source, ScaledTensor) or weight.format != source.format:
@@ -96,14 +106,6 @@ def _fp8_kind(weight: Weight) -> str | None:
     return "fp8_blocks" if source.block == (BLOCK, BLOCK) and is_in_order else None
 
 
-def _matrix(weight: Weight, index: int) -> Weight:
-    """Return a handle on one matrix of a stack that is stored as separate tensors, else on the whole stack."""
-    source = weight.source
-    if not isinstance(source, StackedTensor):
-        return weight
-    return replace(weight, shape=weight.shape[1:], source=source.parts[index])
-
-
 def _fill_plain(placer: Placer, weights: Sequence[Weight], memory: Tensor, size: int) -> None:
     """Write the numbers of all experts, in the activations' format."""
     width = placer.dtype.itemsize
@@ -112,9 +114,12 @@ def _fill_plain(placer: Placer, weights: Sequence[Weight], memory: Tensor, size:
     for weight in weights:
         part = numbers[:, start : start + weight.shape[1]]
         start += weight.shape[1]
-        if isinstance(weight.source, StackedTensor):
+        first = weight.matrix(0).source
+        if isinstance(first, RandomTensor):
+            part.normal_(first.mean, first.std)  # all experts at once
+        elif isinstance(weight.source, StackedTensor):
             for index, target in enumerate(part):
-                target.copy_(placer.read(_matrix(weight, index), placer.dtype))
+                target.copy_(placer.read(weight.matrix(index), placer.dtype))
         else:
             part.copy_(placer.read(weight, placer.dtype))
 

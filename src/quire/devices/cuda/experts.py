@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.devices._triton.experts import Activation, ExpertTile, Matrices, Sum, expert_in, expert_out
+from quire.devices._triton.experts import Activation, Sum, expert_in, expert_out
 from quire.devices._triton.grouping import Grouping, count_pairs, group_pairs
 from quire.devices._triton.norm import Norm, add_norm
 from quire.devices._triton.route import Router, route, route_few
@@ -21,23 +21,31 @@ from .instructions import Run
 from .weights import Placer
 
 
+@dataclass(slots=True, eq=False)
+class RouterMatrix:
+    """The matrix of a router, as an earlier product prefetches it. It prefetches nothing itself."""
+
+    router: Router
+    ahead: Tensor | None = field(default=None, init=False)
+
+    @property
+    def raw(self) -> Tensor:
+        """The stored weights, as bytes."""
+        return self.router.weight.view(-1).view(torch.uint8)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
     """The choice of experts, after an RMS norm if it has one."""
 
     value: int
     norm: Norm | None
-    router: Router
+    linear: RouterMatrix
     scratch: Scratch
     tiles: ExpertTiles
     normed: int | None  # where the normed tokens go
     weights: int
     chosen: int
-
-    @property
-    def raw(self) -> Tensor:
-        """The stored weights, as bytes."""
-        return self.router.weight.view(-1).view(torch.uint8)
 
     def __call__(self, run: Run) -> None:
         x: Tensor = run.values[self.value]
@@ -48,9 +56,9 @@ class Route:
             run.pending[self.value] = delta
             x = run.whole(self.value)
         if self.tiles.is_few(len(x)):
-            choice, x = route_few(x, norm, self.router, self.scratch)
+            choice, x = route_few(x, norm, self.linear.router, self.scratch)
         else:
-            choice = route(x, self.router)
+            choice = route(x, self.linear.router)
         if self.normed is not None:
             run.values[self.normed] = x
         run.values[self.weights], run.values[self.chosen] = choice.weights, choice.chosen
@@ -73,18 +81,25 @@ class ExpertLinears:
         top, activation = weights.shape[1], self.activation
         is_few = self.tiles.is_few(len(x))
         inward, outward = self.inward.matrices, self.outward.matrices
-        hidden = expert_in(x, weights, inward, activation, grouping, self._tile(inward, grouping.height, True))
+        hidden = expert_in(x, weights, inward, activation, grouping, self.tiles.find(self.key(grouping.height, True)))
         to = Sum(total, adds, self.scratch if is_few else None, self.ahead)
-        tile = self._tile(outward, grouping.height, False)
+        tile = self.tiles.find(self.key(grouping.height, False))
         expert_out(hidden, None if activation.on_input else weights, top, outward, grouping, tile, to)
 
-    def _tile(self, matrices: Matrices, height: int, is_in: bool) -> ExpertTile:
-        is_gated = is_in and self.activation.is_gated
+    def key(self, height: int, is_in: bool) -> ExpertKey:
+        """What the tile of the first or of the second product depends on."""
+        matrices, is_gated = (self.inward if is_in else self.outward).matrices, is_in and self.activation.is_gated
         rows = matrices.num_rows // (2 if is_gated else 1)
-        return self.tiles.find(ExpertKey(rows, matrices.num_columns, matrices.format, is_gated, height))
+        return ExpertKey(rows, matrices.num_columns, matrices.format, is_gated, height)
+
+    @property
+    def raw(self) -> Tensor:
+        """Nothing: which experts will be chosen is not known ahead."""
+        return self.inward.memory.view(-1)[:0]
 
     @property
     def num_experts(self) -> int:
+        """Of the layer."""
         return len(self.inward.matrices.addresses)
 
 
@@ -95,7 +110,7 @@ class Experts:
     value: int
     weights: int
     chosen: int
-    linears: ExpertLinears
+    linear: ExpertLinears
     out: int
     residual: int | None = None
     copies: bool = False
@@ -107,12 +122,12 @@ class Experts:
         else:
             total = run.whole(self.residual)
             total = total.clone() if self.copies else total
-        self.linears(x, weights, self._grouping(run), total, self.residual is not None)
+        self.linear(x, weights, self._grouping(run), total, self.residual is not None)
         run.values[self.out] = total
 
     def _grouping(self, run: Run) -> Grouping:
-        chosen, choice, count = run.values[self.chosen], run.choices.get(self.chosen), self.linears.num_experts
-        height = self.linears.tiles.height(len(chosen), chosen.shape[1], count)
+        chosen, choice, count = run.values[self.chosen], run.choices.get(self.chosen), self.linear.num_experts
+        height = self.linear.tiles.height(len(chosen), chosen.shape[1], count)
         if choice is None:  # the tokens of a choice were selected
             return group_pairs(chosen, count_pairs(chosen, count), count, height)
         if choice.counts is not None:
@@ -135,7 +150,7 @@ def lower_route(node: Node, placer: Placer, norm: Norm | None, tiles: ExpertTile
     router = Router(placer.router(str(node.weights["weight"])), **placed, **attrs)
     *normed, weights, chosen = (value.id for value in node.outputs)
     normed_id = normed[0] if normed else None
-    return Route(node.inputs[0].id, norm, router, placer.scratch, tiles, normed_id, weights, chosen)
+    return Route(node.inputs[0].id, norm, RouterMatrix(router), placer.scratch, tiles, normed_id, weights, chosen)
 
 
 def lower_experts(node: Node, placer: Placer, tiles: ExpertTiles, copies: bool) -> Experts:
@@ -148,7 +163,7 @@ def lower_experts(node: Node, placer: Placer, tiles: ExpertTiles, copies: bool) 
         for words in (first, ["down"])
     )
     activation = Activation(node.attrs["kind"], "gate" in first, **{k: v for k, v in node.attrs.items() if k != "kind"})
-    linears = ExpertLinears(inward, outward, activation, tiles, placer.scratch)
+    linear = ExpertLinears(inward, outward, activation, tiles, placer.scratch)
     x, weights, chosen = (node.input(name).id for name in ("x", "weights", "chosen"))
     residual = node.input("residual").id if "residual" in node.op.inputs else None
-    return Experts(x, weights, chosen, linears, node.output.id, residual, copies)
+    return Experts(x, weights, chosen, linear, node.output.id, residual, copies)

@@ -37,7 +37,7 @@ from .expert_tiles import ExpertTiles
 from .experts import lower_experts, lower_route
 from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
 from .latent import lower_latent
-from .linear import Multiplies
+from .linear import Multiplies, Prefetches
 from .plain import EmbedPositions, Map, Multiply, Normalize, Rotate, ScaleByPosition
 from .values import SUMS, HeldValues
 from .weights import Placer
@@ -290,7 +290,7 @@ EMIT: dict[str, Emit] = {
 }
 
 
-def look_ahead(linears: Sequence[Multiplies]) -> None:
+def look_ahead(linears: Sequence[Prefetches]) -> None:
     """Let each product prefetch the first weights of the next one; the last one those of the next step."""
     for linear, following in zip(linears, [*linears[1:], *linears[:1]], strict=True):
         linear.ahead = following.raw[:AHEAD_BYTES]

@@ -9,67 +9,54 @@ import torch
 from torch import Tensor
 
 from quire.devices._triton.packing import (
-    MAX_EXPONENT,
     PACKED,
+    CannotPack,
     Unpacked,
-    join_unpacked,
+    int4_format,
+    join_rows,
     pack,
     unpack_blocks,
     unpack_int4,
 )
-from quire.graph.weight import StackedTensor, Weight
-from quire.weights.quantized_tensors import INT4
-from quire.weights.random_weights import RandomTensor
+from quire.devices.facts import DeviceUnavailable
+from quire.graph.weight import Weight
+from quire.weights.quantized_tensors import INT4, as_grouped_int4
 
 from .weights import as_tensor
 
 
-def packed_format(weights: Sequence[Weight], device: torch.device) -> str | None:
-    """Return the packed format of stacks that share an input, rows of which are concatenated. None: they have none.
-
-    Reads the scales where they decide.
-    """
-    formats = {weight.format for weight in weights}
-    (format, *others) = formats
-    if others:
-        return None
-    if format == INT4:
-        return _common(map(_int4_format, weights))
-    if format not in PACKED:
-        return None
-    if format == "mxfp4" and any(_largest_exponent(weight) > MAX_EXPONENT for weight in weights):
-        return None
-    return format
+def packed_format(weights: Sequence[Weight]) -> str | None:
+    """Return the packed format of stacks whose rows are concatenated. None: they have none, or not the same."""
+    formats = {_format_of(weight) for weight in weights}
+    return formats.pop() if len(formats) == 1 else None
 
 
-def fill_packed(weights: Sequence[Weight], memory: Tensor, format: str) -> None:
-    """Write the matrices of all experts, those of one expert joined, to `memory` [experts, bytes]."""
-    columns = weights[0].shape[2]
-    for index, target in enumerate(memory):
-        parts = [_unpacked(weight, index, format, memory.device) for weight in weights]
-        target.copy_(pack(PACKED[format], join_unpacked(parts), columns))
+def _format_of(weight: Weight) -> str | None:
+    if weight.format != INT4:
+        return weight.format if weight.format in PACKED else None
+    parts = as_grouped_int4(weight.matrix(0))
+    return None if parts is None or parts.columns is not None else int4_format(parts.group)
 
 
-def _unpacked(weight: Weight, index: int, format: str, device: torch.device) -> Unpacked:
-    rows = weight.shape[1]
-    if weight.format == INT4:
-        parts = _int4(weight, index)
-        return unpack_int4(format, *(torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in parts[:3]))
-    if isinstance(weight.source, RandomTensor):
-        return unpack_blocks(format, _random_blocks(weight, device))
-    raw = _raw(weight, index)
-    return unpack_blocks(format, as_tensor(raw).to(device).reshape(rows, -1))
+def packed_matrix(weights: Sequence[Weight], format: str, device: torch.device) -> Tensor:
+    """Pack the matrices of one expert, rows of all of them concatenated: uint8 [bytes]."""
+    try:
+        return pack(PACKED[format], join_rows([_unpacked(weight, format, device) for weight in weights]))
+    except CannotPack as error:
+        raise DeviceUnavailable(
+            f"The matrix {weights[0].name} is in the format {weights[0].format} with {error}, which experts on this "
+            "device do not support. Convert the model when it is loaded: --quantize plain, or fp8."
+        ) from None
 
 
-def _raw(weight: Weight, index: int) -> np.ndarray:
-    """The bytes of one matrix of a stack, rows in the graph's order."""
-    source, rows = weight.source, weight.shape[1]
-    if isinstance(source, StackedTensor):
-        data = source.parts[index].data
-    else:
-        data = source.data.reshape(weight.shape[0], -1)[index]
-    stored = data.reshape(source.shape[-2], -1)
-    order = weight.row_order
-    taken = stored if order is None else stored[order]
-    assert len(taken) == rows
-    return np.ascontiguousarray(taken)
+def _unpacked(weight: Weight, format: str, device: torch.device) -> Unpacked:
+    if weight.format != INT4:
+        return unpack_blocks(format, as_tensor(weight.raw()).to(device).view(weight.shape[0], -1))
+    parts = as_grouped_int4(weight)
+    if parts is None or parts.columns is not None or int4_format(parts.group) != format:
+        raise CannotPack("groups or an order of columns that other experts do not have")
+    return unpack_int4(*(_placed(each, device) for each in parts[:3]))
+
+
+def _placed(array: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)

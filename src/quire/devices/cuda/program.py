@@ -37,6 +37,7 @@ from quire.types.errors import OutOfDeviceMemory
 from .attention import AttendsWide
 from .caches import Caches
 from .capture import Buckets, CapturedStep, GraphKind, capture
+from .experts import Experts
 from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, fill
 from .instructions import AddProduct, Attend, Gate, Head, Instruction, Run
 from .int4 import Int4Linear
@@ -140,7 +141,10 @@ class CudaProgram:
         found: Counter[str] = Counter()
         for each in self.instructions:
             linear = each.linear if isinstance(each, Attend | AddProduct | Gate | Head | Multiply) else None
-            if isinstance(linear, Int4Linear):
+            if isinstance(each, Experts):
+                for part in (each.linear.inward, each.linear.outward):
+                    found[part.format_name] += part.num_weights
+            elif isinstance(linear, Int4Linear):
                 found["int4"] += prod(linear.weight.shape)
             elif isinstance(linear, Linear):
                 found[_format(linear.weight)] += linear.weight.numel()

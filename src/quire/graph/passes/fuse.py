@@ -214,9 +214,11 @@ def fuse_norm(uses: Uses, node: Node) -> Fusion | None:
 
 
 def fuse_route(uses: Uses, node: Node) -> Fusion | None:
-    """rms_norm and the route of it become normed_route, which computes both."""
+    """rms_norm and the first route of it become normed_route, which computes both."""
     norm = uses.maker(node.input("x"), "rms_norm") if node.op.name == "route" else None
     if norm is None or not _is_of_tokens(norm):
+        return None
+    if next(each for each in uses.readers(norm.output) if each.op.name == "route") is not node:
         return None
     weights, attrs = {**node.weights, "norm": norm.weights["weight"]}, {**node.attrs, "eps": norm.attrs["eps"]}
     outputs, x = (*norm.outputs, *node.outputs), {"x": norm.inputs[0]}
