@@ -11,7 +11,7 @@ import torch
 from quire.devices._triton.attention import AttentionWork
 from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, WorkViews, plan_work, work_size
 from quire.devices._triton.head_products import multiply_heads
-from quire.devices._triton.latent import LatentQueries, attend_latent, configs_for, kind_of, write_latent
+from quire.devices._triton.latent import LatentQueries, attend_latents, kind_of, latent_tiles, write_latent
 from quire.ops.batch import Batch
 from quire.ops.cache import Latent, LatentCache
 from quire.ops.latent import attention_latent
@@ -80,7 +80,7 @@ def run_latent(
     cache_dtype, spec, batch = cache_dtype or dtype, step.cache.spec, step.batch
     num_heads, num_tokens = len(step.keys), len(batch.positions)
     kind = kind_of(num_heads, spec.dim, spec.rope_dim, dtype)
-    configs = configs_for(kind.group, dtype, cache_dtype)
+    configs = latent_tiles(kind.group, dtype, cache_dtype)
     limits = WorkLimits(
         max_tokens=num_tokens + 3, max_rows=len(batch.lengths) + 2, max_length=8192, kv_heads=kind.kv_heads,
         group=kind.group, num_ctas=num_ctas, wide_ctas=num_ctas, narrow_queries=configs.narrow.block_m,
@@ -100,7 +100,7 @@ def run_latent(
     absorbed = multiply_heads(placed(step.q), placed(step.keys), sums_last=False, fixed=is_fixed)
     sums = torch.full_like(absorbed, torch.nan)
     queries = LatentQueries(absorbed.view(heads), placed(step.q_rope).view(heads))
-    attend_latent(
+    attend_latents(
         queries, cache, tables, positions, kind, work, sums.view(heads), scale=step.scale, fixed_chunk=fixed_chunk
     )
     out = multiply_heads(sums, placed(step.values), sums_last=True, fixed=is_fixed)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NONE = -1
 
 
-def lower_latent(lowering: _Lowering, node: Node) -> None:
+def emit_latent(lowering: _Lowering, node: Node) -> None:
     """The cache write, two products of heads, and attention between them."""
     (q, q_rope, latent, k_rope), names, packer = node.inputs, node.weights, lowering.packer
     num_heads, value_dim, dim = packer.weights[str(names["values"])].shape

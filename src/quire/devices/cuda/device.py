@@ -184,9 +184,9 @@ def _work_of(
     attend: Attend | AttendCache | AttendLatent, limits: Limits, device: torch.device, is_fixed: bool
 ) -> WorkLimits:
     kind, cache_dtype, num_processors = attend.kind, DTYPES[limits.kv_dtype], _num_processors(device)
-    configs: attention.AttentionConfigs | latent.LatentConfigs
+    configs: attention.AttentionConfigs | latent.LatentTiles
     if isinstance(attend, AttendLatent):
-        configs, ctas_per_sm = latent.configs_for(kind.group, attend.keys.dtype, cache_dtype), 1
+        configs, ctas_per_sm = latent.latent_tiles(kind.group, attend.keys.dtype, cache_dtype), 1
     else:
         configs = attention.configs_for(kind.dim, cache_dtype, group=kind.group, fixed=is_fixed)
         ctas_per_sm = CTAS_PER_SM
