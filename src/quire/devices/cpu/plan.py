@@ -52,6 +52,10 @@ class WeightHeaders:
         """Return the same index for every stack."""
         return 0
 
+    def matrix_of_heads(self, name: str, *, transposed: bool) -> int:
+        """Return the same index for every matrix."""
+        return 0
+
     def vector(self, name: Any, width: int | None = None) -> int:
         """Return the same index for every vector."""
         return 0
