@@ -15,6 +15,7 @@ COMMANDS = {  # name -> module
     "core": "quire.bench.core",
     "cpu": "quire.bench.cpu",
     "architectures": "quire.bench.architectures",
+    "experts": "quire.bench.experts",
     "front": "quire.bench.front",
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",
