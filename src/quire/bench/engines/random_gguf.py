@@ -28,7 +28,7 @@ class RandomFormat:
     block_weights: int
     block_bytes: int
     scale: float  # of a block: weights have mean 0 and a standard deviation of about 0.02
-    minimum: float | None
+    minimum: float | None  # None: scales have random signs, or the mean would not be 0, and all tokens would be alike
 
 
 Q4_0 = RandomFormat(number=2, block_weights=32, block_bytes=18, scale=4.3e-3, minimum=None)
@@ -71,7 +71,10 @@ def _numbers(shape: Shape, kind: RandomFormat | None, rng: np.random.Generator) 
     for at in range(0, prod(shape[:-1]), ROWS_AT_ONCE):
         num_rows = min(ROWS_AT_ONCE, prod(shape[:-1]) - at)
         blocks = rng.integers(0, 256, (num_rows * shape[-1] // kind.block_weights, kind.block_bytes), np.uint8)
+        signs = blocks[:, 1] & 0x80
         blocks[:, : head.size] = head
+        if kind.minimum is None:
+            blocks[:, 1] |= signs
         yield blocks
 
 
