@@ -85,6 +85,18 @@ def test_facts_import_neither_torch_nor_numpy():
 
 
 @pytest.mark.pure
+def test_the_memory_of_a_step_is_planned_without_torch_for_every_device():
+    script = (
+        "import sys; from importlib import import_module; from quire.devices.facts import available\n"
+        "for name in available(): assert callable(import_module(f'quire.devices.{name}.plan').PLAN)\n"
+        "print({'torch', 'triton'} & set(sys.modules))"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"
+    )
+
+
+@pytest.mark.pure
 @pytest.mark.parametrize("name", ["cpu", "cuda", "nonsense"])
 def test_a_device_name_other_than_auto_is_kept(name: str):
     assert resolve_device(name) == name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ pytest.importorskip("zmq")
 
 from quire.bench.machine.processes import resident_bytes
 from quire.config import BadSetting, load
+from quire.devices.base import LoweringOptions, step_bytes
 from quire.devices.facts import device_facts
 from quire.engine.client import Client
 from quire.engine.launch import ChildEngine
@@ -17,8 +19,11 @@ from quire.engine.messages import (
     Configure,
 )
 from quire.engine.need import WHOLE, Budget, Need, Share, budget_bytes, budget_of, memory_need, need_of
+from quire.models.draw import draw
+from quire.runner.memory import limits_of, with_kv_format
 from quire.types.output import Finished
 from quire.types.request import GenerateRequest, SamplingParams
+from quire.weights.checkpoint import open_checkpoint
 
 NEED = Need(fixed_bytes=1000, block_bytes=10, block_tokens=16, max_context=160)
 
@@ -54,9 +59,26 @@ def test_on_a_gpu_every_model_takes_memory_share_whatever_its_size(model_file: P
     assert isinstance(memory_need(model_file, "cpu", load({}, {})), Need)
 
 
+@pytest.mark.device
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_need_has_the_buffers_of_the_graph_as_it_is_lowered(device: str, model_file: Path):
+    """`fuse` changes the prediction by what it changes of the device's plan."""
+    config, facts, model = load({}, {}), device_facts(device), draw(open_checkpoint(model_file))
+    limits = limits_of(with_kv_format(config, facts))
+    needs, plans = [], []
+    for fuse in (False, True):
+        changed = replace(config, device=replace(config.device, fuse=fuse))
+        needs.append(need_of(model_file, changed, facts).fixed_bytes)
+        plans.append(step_bytes(facts, model.graph, model.weights, limits, LoweringOptions(fuse=fuse)))
+    assert needs[0] - needs[1] == plans[0] - plans[1] != 0
+    assert device == "cuda" or plans[0] > 1.5 * plans[1]
+
+
 @pytest.mark.e2e
-def test_a_full_engine_takes_no_more_memory_than_predicted(model_file: Path):
-    config = load({"num_blocks": 128, "max_context": 2048, "max_rows": 32, "log_level": "warning"}, {})
+@pytest.mark.parametrize("fuse", [False, True], ids=["plain", "fused"])
+def test_a_full_engine_takes_no_more_memory_than_predicted(model_file: Path, fuse: bool):
+    limits = {"num_blocks": 128, "max_context": 2048, "max_rows": 32}
+    config = load({**limits, "fuse": fuse, "log_level": "warning"}, {})
     need = need_of(model_file, config, device_facts("cpu"))
     client = Client(lambda deliver: ChildEngine(Configure(str(model_file), "cpu", config), deliver))
     try:

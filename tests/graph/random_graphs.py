@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from quire.graph.graph import Cache, Value
 from quire.ops.elementwise import ACTIVATIONS
-from tests.graph.sketch import DIM, FFN, HEAD, HEADS, KV_HEADS, Sketch
+from tests.graph.sketch import DIM, FFN, HEAD, HEADS, KV_HEADS, LATENT, Sketch
 
 WIDTHS = (KV_HEADS * HEAD, DIM, FFN)
 KINDS = sorted(ACTIVATIONS)
@@ -110,6 +110,12 @@ class _Drawing:
         s, table = self.sketch, self.tables[0]
         x = self.pick(DIM)
         self.keep(s.graph.add(x, s.attention(s.norm(x), table)))
+
+    def latent_attention(self) -> None:
+        s, x = self.sketch, self.pick(DIM)
+        latent = s.linear(x if self.flip() else self.pick(DIM), LATENT)
+        q, q_rope = (self.heads(x if self.flip() else self.pick(DIM), HEADS) for _ in range(2))
+        self.keep(s.attend_latent(q, q_rope, s.norm(latent) if self.flip() else latent, self.heads(x, 1)))
 
     def attention_shared(self) -> None:
         if self.caches:

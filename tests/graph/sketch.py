@@ -13,10 +13,10 @@ from quire.graph.graph import Cache, Graph, Value
 from quire.graph.interpret import Interpreter
 from quire.graph.weight import Weight, computed_weight
 from quire.ops.batch import Batch, RowPart
-from quire.ops.cache import PagedKV
+from quire.ops.cache import Latent, PagedKV
 from quire.ops.registry import relative_error
 
-VOCAB, DIM, HEAD, HEADS, KV_HEADS, FFN = 48, 64, 16, 4, 2, 96
+VOCAB, DIM, HEAD, HEADS, KV_HEADS, FFN, LATENT = 48, 64, 16, 4, 2, 96, 32
 BLOCK = 16
 LIMITS = Limits(
     max_tokens=64, max_rows=4, max_logits=16, max_blocks=4, num_blocks=12, block_tokens=BLOCK, kv_dtype="f32"
@@ -87,6 +87,19 @@ class Sketch:
     def attend(self, q: Value, k: Value, v: Value, cache: Cache | None = None, **extras: Any) -> Value:
         cache = self.cache() if cache is None else cache
         return self.graph.attention(q, k, v, cache, **{"scale": HEAD**-0.5, **extras})
+
+    def attend_latent(self, q: Value, q_rope: Value, latent: Value, k_rope: Value, value_dim: int = HEAD) -> Value:
+        """Latent attention with new matrices of heads; the sizes of rotated heads are those of k_rope."""
+        spec, heads = Latent(latent.dim, k_rope.dim), q_rope.dim // k_rope.dim
+        names = [self.weight(heads, dim, latent.dim, spread=latent.dim**-0.5) for dim in (q.dim // heads, value_dim)]
+        keys, values = names
+        return self.graph.attention_latent((q, q_rope), (latent, k_rope), self.graph.cache(spec), (keys, values), 0.25)
+
+    def latent_attention(self, h: Value, table: str) -> Value:
+        """The usual latent attention of a layer, with the product after it."""
+        q, q_rope, latent, k_rope = (self.linear(h, size) for size in (HEADS * HEAD, HEADS * HEAD, LATENT, HEAD))
+        rotated = self.rope(q_rope, table), self.norm(latent), self.rope(k_rope, table)
+        return self.linear(self.attend_latent(q, *rotated), DIM)
 
     def attention(self, h: Value, table: str) -> Value:
         """The usual attention of a layer, with the product after it."""

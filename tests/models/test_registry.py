@@ -138,3 +138,22 @@ def test_dual_chunk_attention_is_refused_by_name():
     checkpoint = renamed("qwen2", "Qwen2ForCausalLM", "qwen2", dual_chunk_attention_config=chunks)
     with pytest.raises(UnsupportedModel, match="dual_chunk_attention_config"):
         draw(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "container, key, name",
+    [
+        ("safetensors", "architectures", "DeepseekV32ForCausalLM"),
+        ("safetensors", "architectures", "GlmMoeDsaForCausalLM"),
+        ("gguf", "general.architecture", "glm-dsa"),
+    ],
+)
+def test_an_architecture_with_an_indexer_is_refused_with_that_reason(container, key, name):
+    named = name if container == "gguf" else [name]
+    with pytest.raises(UnsupportedModel, match=rf"{name} is not supported: .* an indexer selects \(index_topk\)\. Sup"):
+        find_architecture(MemoryCheckpoint(container, {key: named}, {}))
+
+
+def test_an_indexer_is_refused_by_the_name_of_its_key():
+    with pytest.raises(UnsupportedModel, match="index_topk = 2048"):
+        draw(renamed("llama", "LlamaForCausalLM", "llama", index_topk=2048))

@@ -218,8 +218,17 @@ CALLS = {
     "function_gemma": "<start_function_call>call:get{a:<escape>b<escape>}<end_function_call>",
     "gemma4": '<|tool_call>call:get{a:<|"|>b<|"|>}<tool_call|>',
     "glm": "<tool_call>get\n<arg_key>a</arg_key>\n<arg_value>b</arg_value>\n</tool_call>",
+    "glm47": "<tool_call>get<arg_key>a</arg_key><arg_value>b</arg_value></tool_call>",
     "granite": '<|tool_call|>[{"name": "get", "arguments": {"a": "b"}}]',
+    "harmony": '<|channel|>commentary to=functions.get <|constrain|>json<|message|>{"a": "b"}<|call|>',
     "hunyuan": '<tool_calls>[{"name": "get", "arguments": {"a": "b"}}]</tool_calls>',
+    "kimi": (
+        '<|tool_calls_section_begin|><|tool_call_begin|>functions.get:0<|tool_call_argument_begin|>{"a": "b"}'
+        "<|tool_call_end|><|tool_calls_section_end|>"
+    ),
+    "minimax": (
+        '<minimax:tool_call>\n<invoke name="get">\n<parameter name="a">b</parameter>\n</invoke>\n</minimax:tool_call>'
+    ),
     "nemotron": '<TOOLCALL>[{"name": "get", "arguments": {"a": "b"}}]</TOOLCALL>',
     "olmo3": '<function_calls>get(a="b")</function_calls>',
     "phi4": '<|tool_call|>[{"name": "get", "arguments": {"a": "b"}}]<|/tool_call|>',

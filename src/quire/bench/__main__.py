@@ -15,15 +15,17 @@ COMMANDS = {  # name -> module
     "core": "quire.bench.core",
     "cpu": "quire.bench.cpu",
     "architectures": "quire.bench.architectures",
-    "experts": "quire.bench.experts",
+    "cpu-experts": "quire.bench.cpu_experts",
     "front": "quire.bench.front",
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",
     "gpu": "quire.bench.gpu",
     "tune": "quire.bench.tune",
     "gpu-accuracy": "quire.bench.gpu_accuracy",
+    "latent": "quire.bench.latent",
+    "experts": "quire.bench.experts",
 }
-PARSE_REST = {"gpu", "tune", "gpu-accuracy"}  # commands that parse the rest of the command line themselves
+PARSE_REST = {"gpu", "tune", "gpu-accuracy", "latent", "experts"}  # they parse the rest of the command line
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

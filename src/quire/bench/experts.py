@@ -1,56 +1,51 @@
-"""`quire bench experts`: a random model with experts on this CPU, beside llama.cpp with the same file and run."""
+"""`quire bench experts`: times of the kernels that choose experts and multiply with them, on a GPU.
+
+`python -m quire.bench experts [--shape qwen3-30b-a3b] [--format bf16] [--fp8] [--tokens 1,2,4] [--tune]` prints a line
+for each number of tokens: the distinct experts that they chose, the time of routing, of gate and up, of down and the
+sum, and of all together for one layer, each with its share of the memory's bandwidth and its rate of products. With
+`--tune`, it prints the fastest tiles instead. Needs torch and triton.
+"""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Iterator, Sequence
-from statistics import median
+from argparse import ArgumentParser, Namespace
+from importlib import import_module
 
-from quire.bench.cpu import CpuBench, find_tools
-from quire.bench.engines.expert_model import write_expert_model
-from quire.bench.engines.model_facts import ModelFacts
-from quire.bench.engines.model_path import model_path
-from quire.bench.figures.cpu_results import QUICK, CpuBenchSizes, FormatResult, StreamsResult
-from quire.bench.figures.figure import Figure, at_least_times
-from quire.bench.figures.table import figure_table
-from quire.bench.machine.description import describe_machine
-from quire.config import home_folder, load
+from quire.bench.page.text_table import align_columns
 
-NUM_TURNS, QUICK_TURNS = 3, 1
+SHAPES = {  # experts, chosen, width of a token, width of an expert
+    "qwen3-30b-a3b": (128, 8, 2048, 768),
+    "gpt-oss-20b": (32, 4, 2880, 2880),
+    "deepseek-v2-lite": (64, 6, 2048, 1408),
+    "tiny": (8, 2, 64, 32),
+}
+TOKENS = "1,2,4,8,16,32,64,128,512,2048,8192"
+MODULE = "quire.devices.cuda.time_experts"  # imports torch
 
 
-def main(options: argparse.Namespace) -> None:
-    """Print the figures as a table, and progress on standard error."""
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    home, sizes = home_folder(load()), QUICK if options.quick else CpuBenchSizes()
-    facts = ModelFacts.of(write_expert_model(model_path(""), home / "bench" / "experts.q4_0.gguf"), "experts")
-    tools = None if options.no_peer else find_tools(home, facts, say)
-    bench = CpuBench(tools, say, sizes.num_repeats)
-    turns = [bench.measure_stream(facts) for _ in range(QUICK_TURNS if options.quick else NUM_TURNS)]
-    streams = bench.measure_streams(facts, sizes.streams)
-    print(describe_machine())
-    print(figure_table(list(expert_figures(turns, streams, sizes.streams.num_streams))))
-
-
-def expert_figures(
-    turns: Sequence[FormatResult], streams: tuple[StreamsResult, StreamsResult | None], num_streams: int
-) -> Iterator[Figure]:
-    """Yield prompts, one stream, and many."""
-    facts, peers = turns[0].facts, [turn.peer for turn in turns if turn.peer is not None]
-    ours = median(rate for turn in turns for rate in turn.ours.prompt_rates)
-    peer = median(rate for each in peers for rate in each.prompt) if peers else None
-    label, note = facts.label, f"llama-bench; {facts.prompt_multiply_adds / 1e6:.0f} M multiply-adds a token"
-    yield Figure(f"prompt of 512 tokens, {label}", ours, "tok/s", at_least_times(2), note, peer=peer)
-    ours = median(rate for turn in turns for rate in turn.ours.decode_rates)
-    peer = median(rate for each in peers for rate in each.decode) if peers else None
-    note = f"llama-bench; {facts.decode_bytes / 1e6:.0f} MB a token"
-    yield Figure(f"decode, one stream, {label}", ours, "tok/s", at_least_times(1.3), note, peer=peer)
-    own, other = streams
-    ours = own.loads.unique.output_per_second
-    peer = None if other is None else other.loads.unique.output_per_second
-    name, note = f"unique, {num_streams} streams, output, {label}", "256 tokens in, 64 out; llama-server"
-    yield Figure(name, ours, "tok/s", at_least_times(3), note, peer=peer)
+def main(arguments: Namespace) -> None:
+    """Parse the rest of the command line, measure and print."""
+    parser = ArgumentParser(prog="quire bench experts", description=__doc__)
+    parser.add_argument("--shape", choices=tuple(SHAPES), default="qwen3-30b-a3b")
+    parser.add_argument("--format", default="bf16", help="the stored format: bf16, f8_e4m3, mxfp4, q4_k, …")
+    parser.add_argument("--fp8", action="store_true", help="convert to FP8")
+    parser.add_argument("--tokens", default=TOKENS, help="numbers of tokens, separated by commas")
+    parser.add_argument("--layers", type=int, default=4, help="that are used in turn")
+    parser.add_argument("--gb-per-s", type=float, default=4340.0, help="the memory's bandwidth")
+    parser.add_argument("--tune", action="store_true", help="print the fastest tiles")
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args(arguments.rest)
+    module = import_module(MODULE)
+    shape, counts = module.ExpertShape(*SHAPES[options.shape]), [int(each) for each in options.tokens.split(",")]
+    how = {
+        "num_layers": options.layers, "format": options.format, "quantize": "fp8" if options.fp8 else None,
+        "place": options.device,
+    }  # fmt: skip
+    if options.tune:
+        for line in module.tune_experts(shape, counts, **how):
+            print(line, flush=True)
+    else:
+        rows = module.time_experts(shape, counts, **how, bytes_per_s=1e9 * options.gb_per_s)
+        for count, row in enumerate(rows):
+            lines = align_columns(module.HEADS, [row]).splitlines()
+            print("\n".join(lines if count == 0 else lines[-1:]), flush=True)

@@ -3,7 +3,9 @@
 `python -m quire.bench gpu [--shape llama8b] [--fp8] [--scenarios c1,c10]` needs torch, triton and numpy, no server. It
 prints one JSON line a scenario: a closed loop, greedy, no tokenizer, prefix caching on. A scenario that is named twice
 runs twice, with other prompts. `--cold` measures the first requests after a start. `weights_per_s` times the bytes of
-a weight is the bandwidth that reading the weights takes; `multiply_adds_per_s` is the rate of all products.
+a weight is the bandwidth that reading the weights takes; `multiply_adds_per_s` is the rate of all products. Of models
+with experts, `distinct_experts` is how many of a layer's experts a step of the scenario's concurrency reads, if all are
+equally likely; `of_bandwidth` is the share of 4.34 TB/s, which an H200 reaches, that reading the weights takes.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from quire.bench.engines.random_models import LOAD_FORMAT, SHAPES, num_multiplied, write_config
+from quire.bench.engines.random_models import LOAD_FORMAT, SHAPES, MultipliedWeights, multiplied_weights, write_config
 from quire.engine.llm import LLM
 from quire.engine.messages import Failed
 from quire.types.errors import QuireError
@@ -32,6 +34,7 @@ NUM_FAST_REPLIES = 30  # in a row: the engine is idle
 POLL_SECONDS = 0.011
 MAX_IDLE_WAIT = 60.0  # seconds
 PROMPT_TOKEN_IDS = (1000, 100000)
+H200_GB_PER_S = 4340  # measured
 
 
 class Scenario(NamedTuple):
@@ -81,7 +84,7 @@ def run_scenarios(options: Namespace) -> None:
     name = options.shape + ("-fp8" if options.fp8 else "")
     with tempfile.TemporaryDirectory() as folder:
         write_config(Path(folder), options.shape)
-        num_weights = num_multiplied(Path(folder))
+        weights = multiplied_weights(Path(folder))
         with LLM(folder, device=options.device, load_format=LOAD_FORMAT, sampling_defaults="none", **settings) as llm:
             run_scenario(llm, Scenario(1, 32, 0, 4, 1), "first")
             num_blocks = llm.client.ready.num_blocks
@@ -94,7 +97,8 @@ def run_scenarios(options: Namespace) -> None:
                 if not options.cold:
                     run_scenario(llm, warm_up(SCENARIOS[each]), f"warm-up {index} {each}")
                 figures = run_scenario(llm, SCENARIOS[each], f"{index} {each}")
-                _print_line(scenario=each, model=name, **figures, **_model_rates(figures, num_weights))
+                figures["rows"] = min(SCENARIOS[each].concurrency, SCENARIOS[each].num_requests)
+                _print_line(scenario=each, model=name, **figures, **_model_rates(figures, weights, options.fp8))
 
 
 def warm_up(scenario: Scenario) -> Scenario:
@@ -189,11 +193,15 @@ def _rates(scenario: Scenario, seconds: float, first_tokens: Sequence[float]) ->
     }
 
 
-def _model_rates(figures: dict[str, Any], num_weights: int) -> dict[str, float]:
+def _model_rates(figures: dict[str, Any], weights: MultipliedWeights, is_fp8: bool) -> dict[str, float]:
     """Return how fast weights are read, and multiplied with, in billions a second."""
-    read, multiplied = figures["steps"] * num_weights, figures["computed_tokens"] * num_weights
-    seconds = figures["seconds"] * 1e9
-    return {"weights_per_s": round(read / seconds, 1), "multiply_adds_per_s": round(multiplied / seconds, 1)}
+    rows, seconds = figures.pop("rows"), figures["seconds"] * 1e9
+    read, multiplied = figures["steps"] * weights.read(rows), figures["computed_tokens"] * weights.of_a_token
+    rates = {"weights_per_s": round(read / seconds, 1), "multiply_adds_per_s": round(multiplied / seconds, 1)}
+    if weights.of_experts:
+        rates["distinct_experts"] = round(weights.distinct_experts(rows), 1)
+        rates["of_bandwidth"] = round(read / seconds * (1 if is_fp8 else 2) / H200_GB_PER_S, 3)
+    return rates
 
 
 def _counters(before: Any, after: Any, seconds: float) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from quire.config import home_folder, load
 from quire.devices import base as devices
 from quire.devices.base import Device, Tunable
 from quire.devices.facts import DeviceUnavailable
-from quire.engine.load import TUNED, fit_config, limits_of, lower
+from quire.engine.load import TUNED, fit_config, lower
 from quire.models.draw import draw
+from quire.runner.memory import limits_of
 from quire.weights.checkpoint import open_checkpoint
 
 SMALL = {"max_rows": 64, "max_step_tokens": 256, "max_context": 512, "num_blocks": 64}  # tuning needs only the weights

@@ -1,14 +1,15 @@
 """The contract of a device: it lowers a graph into a program, and the program runs steps.
 
-A device is a folder of this package: `FACTS` in its `__init__.py` (see facts.py) and `DEVICE` in its `device.py`. It is
-opened by name and never imported by name, so a machine that cannot run it is no worse off.
+A device is a folder of this package: `FACTS` in its `__init__.py` (see facts.py), `DEVICE` in its `device.py`, and
+`PLAN` in its `plan.py` (see `step_bytes`). It is opened by name and never imported by name, so a machine that cannot
+run it is no worse off.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -256,6 +257,9 @@ class Device(Protocol):
         return None
 
 
+StepPlan = Callable[[Graph, Weights, Limits, LoweringOptions], int]
+
+
 def open(name: str) -> Device:
     """The device of this name, or the one that `auto` means: its folder is imported here, and nowhere else."""
     name = device_facts(name).name
@@ -263,6 +267,17 @@ def open(name: str) -> Device:
     if not isinstance(device, Device):
         raise DeviceUnavailable(f"The device {name!r} cannot run models yet.")
     return device
+
+
+def step_bytes(facts: DeviceFacts, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int:
+    """Return the bytes of the buffers that the device's program of this graph has, by the plan that it is lowered by.
+
+    No number of a weight is read. The device need not be on this machine. One without a plan has no such buffers.
+    """
+    if facts.plan is None:
+        return 0
+    plan: StepPlan = importlib.import_module(facts.plan).PLAN
+    return plan(graph, weights, limits, options)
 
 
 def host_bytes() -> int:

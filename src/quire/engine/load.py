@@ -23,7 +23,15 @@ from quire.grammar.compiler import Compiler
 from quire.grammar.grammar import GrammarVocabulary, open_backend
 from quire.models.config import CheckpointSource
 from quire.models.draw import DrawnModel, draw
-from quire.runner.memory import ModelMemory, block_bytes, fixed_bytes, plan_blocks, with_kv_format
+from quire.runner.memory import (
+    ModelMemory,
+    block_bytes,
+    buffer_bytes,
+    fixed_bytes,
+    limits_of,
+    plan_blocks,
+    with_kv_format,
+)
 from quire.runner.runner import Runner
 from quire.scheduler.scheduler import Scheduler
 from quire.types.lowered import FOLDER
@@ -125,7 +133,8 @@ def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> Config:
         return config  # how many blocks fit is known when the program is made
     memory = ModelMemory(
         total_bytes=facts.memory.total_bytes,
-        fixed_bytes=fixed_bytes(model.weights, model.config.vocab_size, config, facts),
+        fixed_bytes=fixed_bytes(model.weights, model.config.vocab_size, config, facts)
+        + buffer_bytes(model.graph, model.weights, config, facts),
         block_bytes=block_bytes(model.graph, config),
     )
     return plan_blocks(config, memory)
@@ -148,18 +157,3 @@ def kept_weights(checkpoint: CheckpointSource, model: DrawnModel, config: Config
         return None
     store = LoweredStore(home_folder(config) / FOLDER, max_bytes)
     return store.for_model(checkpoint.digest(), model.graph.digest(), __version__, file=checkpoint.files[0].file.path)
-
-
-def limits_of(config: Config) -> Limits:
-    """The most that a step may hold, so that a device can plan its buffers once."""
-    num_blocks = config.cache.most_blocks or config.cache.num_blocks or 0
-    blocks_of_context = -(-config.scheduler.max_context // config.cache.block_tokens)
-    return Limits(
-        max_tokens=config.scheduler.max_step_tokens,
-        max_rows=config.scheduler.max_rows,
-        max_logits=config.scheduler.max_rows + config.scheduler.max_scored_tokens,
-        max_blocks=min(blocks_of_context, num_blocks) if num_blocks else blocks_of_context,
-        num_blocks=num_blocks,
-        block_tokens=config.cache.block_tokens,
-        kv_dtype=config.cache.kv_dtype,
-    )

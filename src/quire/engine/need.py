@@ -10,16 +10,13 @@ from quire.config import BadSetting, Config
 from quire.devices import base as devices
 from quire.devices.facts import DeviceFacts, available, device_facts
 from quire.engine.context import context_limit
-from quire.graph.graph import Graph, Node
-from quire.graph.passes.fuse import RULES
-from quire.graph.passes.narrow import narrow_tail
-from quire.graph.passes.rewrite import rewrite
 from quire.models.describe import describe
 from quire.models.draw import draw
 from quire.runner.memory import (
     HOST_CONTEXTS,
     HOST_SHARE,
     block_bytes,
+    buffer_bytes,
     fixed_bytes,
     with_kv_format,
 )
@@ -27,8 +24,6 @@ from quire.weights.checkpoint import open_checkpoint
 
 PROCESS_BYTES = 72 << 20  # of an engine that has no model: the interpreter, its packages, and what requests leave there
 WHOLE = 1000  # parts of a GPU's memory
-VALUE_BYTES = 5  # of an activation: a float, and the same number in a block
-NUM_LIVE = 2  # as many values as the widest op reads and writes are held at once, and as many again for its neighbours
 
 
 class Need(NamedTuple):
@@ -110,30 +105,13 @@ def memory_need(path: Path, device: str, config: Config) -> Need | Share:
 
 
 def need_of(path: Path, config: Config, facts: DeviceFacts) -> Need:
-    """What the checkpoint at this path takes on a device with these number formats."""
+    """What the checkpoint at this path takes on the device with these facts."""
     config = with_kv_format(config, facts)
     model = draw(open_checkpoint(path, config.weights.load_format), partial(context_limit, config))
     fixed = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
     return Need(
-        fixed_bytes=PROCESS_BYTES + fixed + _activation_bytes(_fused(model.graph, facts), config),
+        fixed_bytes=PROCESS_BYTES + fixed + buffer_bytes(model.graph, model.weights, config, facts),
         block_bytes=block_bytes(model.graph, config),
         block_tokens=config.cache.block_tokens,
         max_context=model.context,
     )
-
-
-def _fused(graph: Graph, facts: DeviceFacts) -> Graph:
-    """The graph as the device runs it: values inside a fused op have no buffer."""
-    return rewrite(narrow_tail(graph), RULES, lambda node: node.op.name in facts.fused_ops)
-
-
-def _activation_bytes(graph: Graph, config: Config) -> int:
-    """Of the largest step. Values of few tokens, such as the logits, are counted with the weights."""
-    widths = (_width(node) for node in graph.nodes if all(value.shape[0] == "tokens" for value in node.outputs))
-    return NUM_LIVE * max(widths, default=0) * VALUE_BYTES * config.scheduler.max_step_tokens
-
-
-def _width(node: Node) -> int:
-    """Numbers that a node reads and writes for a token. A sum is written where its residual was."""
-    read = sum(value.dim for name, value in zip(node.op.inputs, node.inputs, strict=True) if name != "residual")
-    return read + sum(value.dim for value in node.outputs)

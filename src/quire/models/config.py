@@ -10,7 +10,7 @@ from quire.graph.weight import StoredTensor, Weight
 from quire.models.errors import UnsupportedModel
 from quire.models.keys import ConfigKeys, KeySet
 from quire.models.quantization import Quantization, read_quantization
-from quire.models.rope import ALL, FULL, SLIDING, RopeConfig, ropes_from_config, ropes_from_gguf
+from quire.models.rope import ALL, CHUNKED, FULL, SLIDING, RopeConfig, ropes_from_config, ropes_from_gguf
 from quire.models.values import MAX_HEAD_DIM, MAX_LAYERS, MAX_SHOWN, Values, brief
 
 Metadata = Mapping[str, Any]
@@ -23,6 +23,7 @@ _ACTIVATIONS = {
     **{"silu": "silu", "swish": "silu", "relu": "relu", "relu2": "relu2", "gelu": "gelu"},
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"),
 }
+KEY_LENGTH = "attention.key_length"
 _GGUF_END_TOKENS = tuple(f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom"))
 
 
@@ -59,6 +60,7 @@ class ModelConfig:
     alibi: float = 0.0  # factor of the slopes by which scores fall with the distance (SLOPES); 0: they do not
     activation: str = "silu"  # of the feed-forward block, where the architecture reads it
     init_std: float = 0.02  # standard deviation of the weights before training
+    extra_layers: int = 0  # behind the last one, for drafting further tokens (MTP); they are not drawn
     quantization: Quantization | None = None  # of safetensors; GGUF says it tensor by tensor
 
     @classmethod
@@ -110,7 +112,7 @@ def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) ->
     num_layers = c.size("num_hidden_layers", most=MAX_LAYERS)
     hidden, max_context = c.size("hidden_size"), c.size("max_position_embeddings")
     num_heads = c.size("num_attention_heads")
-    head_dim = _head_dim(c, "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+    head_dim = _head_dim(c, "hidden_size", "num_attention_heads", "num_key_value_heads", keys.head_dim)
     layer_types, windows = _windows(c, given, keys, num_layers)
     base: dict[str, Any] = {
         "num_layers": num_layers,
@@ -130,6 +132,7 @@ def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) ->
         "biased": _biased(c, keys),
         "activation": _activation(c),
         "init_std": c.fraction("initializer_range", 0.02),
+        "extra_layers": c.integer_or_none("num_nextn_predict_layers") or 0,
         "quantization": read_quantization(c.mapping("quantization_config")),
     }
     return kind.read(base, c, is_gguf=False)
@@ -143,7 +146,10 @@ def _head_dim(c: Values, hidden: str, heads: str, kv_heads: str, head_dim: str) 
         raise UnsupportedModel(f"{num_heads} query heads ({heads}) cannot share {num_kv_heads} key heads ({kv_heads}).")
     size = c.uniform_size(hidden)
     if head_dim not in c and size % num_heads:
-        raise UnsupportedModel(f"{hidden}, {size}, is not a multiple of the number of heads, {num_heads} ({heads}).")
+        raise UnsupportedModel(
+            f"{hidden}, {size}, is not a multiple of the number of heads, {num_heads} ({heads}), and {head_dim} is not "
+            "set."
+        )
     found = c.size(head_dim, size // num_heads, MAX_HEAD_DIM)
     if found % 2 or found > MAX_HEAD_DIM:
         raise UnsupportedModel(
@@ -171,6 +177,7 @@ def _windows(
     if kinds is None:
         return tuple(FULL if window is None else SLIDING for window in windows), windows
     known = {FULL: None, "attention": None, SLIDING: window}
+    known |= {CHUNKED: None} if "attention_chunk_size" in keys.read else {}  # the architecture reads its chunks
     if unknown := set(kinds) - set(known):
         raise UnsupportedModel(f"layer_types has {', '.join(sorted(map(brief, unknown)))}, which is not supported.")
     if len(kinds) != num_layers:
@@ -209,10 +216,14 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
     given |= {flag: tensor in checkpoint.tensors for flag, tensor in keys.tensors.items()}
     c = keys.values(given, architecture=arch, prefix=prefix)
     hidden, num_heads = c.uniform_size("embedding_length"), c.uniform_size("attention.head_count")
-    num_layers, max_context = c.uniform_size("block_count", most=MAX_LAYERS), c.uniform_size("context_length")
+    num_blocks, max_context = c.uniform_size("block_count", most=MAX_LAYERS), c.uniform_size("context_length")
+    extra_layers = c.integer_or_none("nextn_predict_layers") or 0  # counted among the blocks
+    if extra_layers >= num_blocks:
+        raise c.refusal("nextn_predict_layers", f"less than {num_blocks}, the block_count")
+    num_layers = num_blocks - extra_layers
     heads = ("embedding_length", "attention.head_count", "attention.head_count_kv")
-    head_dim = _head_dim(c, *heads, "attention.key_length")
-    if c.size("attention.value_length", head_dim) != head_dim:
+    head_dim = _head_dim(c, *heads, keys.head_dim)
+    if keys.head_dim == KEY_LENGTH and c.size("attention.value_length", head_dim) != head_dim:
         raise c.refusal(
             "attention.value_length", f"{head_dim}, as keys and values of different sizes are not supported"
         )
@@ -237,7 +248,10 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
         "layer_types": tuple(FULL if window is None else SLIDING for window in windows),
         "windows": windows,
         "tied": "output.weight" not in checkpoint.tensors,
+        # no key has it: an architecture's default is that of its config.json files, such as the exact gelu of
+        # GPT-NeoX and Falcon, where llama.cpp takes the tanh approximation
         "activation": _activation(c),
+        "extra_layers": extra_layers,
         "eos_ids": tuple(dict.fromkeys(each for key in _GGUF_END_TOKENS for each in ids.token_ids(key))),
     }
     return kind.read(base, c, is_gguf=True)

@@ -7,11 +7,11 @@ from quire.models.blocks import attend, gated_mlp
 from quire.models.config import QKV, ModelConfig
 from quire.models.keys import ConfigKeys, RopeRules
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES
-from quire.models.names import parts_of
+from quire.models.names import FUSED_QKV, parts_of
 from quire.models.registry import architecture
 
 GATE_UP = {"mlp.gate": "ffn", "mlp.up": "ffn"}
-GLM_NAMES = LLAMA_NAMES.but(parts_of("mlp.gate_up_proj", "ffn_up", GATE_UP), may_fuse=True)
+GLM_NAMES = LLAMA_NAMES.but(parts_of("mlp.gate_up_proj", "ffn_up", GATE_UP), layouts=FUSED_QKV)
 PARTIAL = RopeRules(is_partial=True)
 CONFIG = LLAMA_CONFIG.override(
     ignores=["mlp_bias"],

@@ -39,6 +39,7 @@ FOREIGN: Mapping[str, Neutral] = {
     ),
     **dict.fromkeys(("attention_chunk_size", "num_kv_shared_layers", "cross_attention_layers"), _OFF),
     "dual_chunk_attention_config": _OFF,  # Qwen2.5 for a million tokens
+    "index_topk": _OFF,  # DeepSeek-V3.2, GLM-5
     **dict.fromkeys(("attention_sinks", "use_sinks", "sinks", "attn_temperature_tuning", "use_logn_attn"), _OFF),
     # positions
     **dict.fromkeys(("alibi", "use_alibi", "use_mrope", "mrope_section", "use_dynamic_ntk"), _OFF),
@@ -75,6 +76,7 @@ class RopeRules:
     by_layer_type: bool = False  # rope_parameters may have an entry for each layer type
     has_factors: bool = False  # GGUF files may have short and long factors as tensors
     has_alpha: bool = False  # a dynamic rope may have a fixed alpha, by which the base is stretched
+    truncates: bool = True  # yarn of GGUF files, which have no key for it, has whole pairs as bounds
     beside: frozenset[str] = frozenset()  # keys in rope_parameters that are not the rope's
     renamed: Mapping[str, str] = field(default_factory=dict)  # kinds that mean another one in this architecture
 
@@ -96,6 +98,7 @@ class KeyChanges(TypedDict, total=False):
     biases: Mapping[str, tuple[str, ...]]
     tensors: Mapping[str, str]
     by_layer: Iterable[str]
+    head_dim: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ class KeySet:
     tensors: Mapping[str, str] = field(default_factory=dict)  # flag -> the tensor whose presence in GGUF sets it
     is_closed: bool = False  # a key that is not declared must be zero
     by_layer: frozenset[str] = frozenset()  # keys that may have a number for each layer
+    head_dim: str = "head_dim"  # the key of the size of a head, or of the part of it that rope turns
 
     def override(self, **changes: Unpack[KeyChanges]) -> KeySet:
         """Return the keys of an architecture that reads more of them, ignores some of these, or does not have some.
@@ -140,6 +144,7 @@ class KeySet:
             biases=changes.get("biases", self.biases),
             tensors=changes.get("tensors", self.tensors),
             by_layer=self.by_layer.union(changes.get("by_layer", ())),
+            head_dim=changes.get("head_dim", self.head_dim),
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from quire.graph.weight import StackedTensor, StoredTensor, Transform, Weight, transformed
 from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import BadCheckpoint
-from quire.models.quantization import FLOAT8, FP8, join_tensors
+from quire.models.quantization import FLOAT8, FP8, MXFP4, join_tensors
 from quire.ops.registry import format_shape
 from quire.weights.quantized_tensors import GroupedInt4, ScaledTensor
 from quire.weights.random_weights import RandomTensor, random_int4
@@ -78,8 +77,9 @@ class Stored:
     rows: RowRule | None = None
     transposed: bool = False
     added: float = 0.0
-    shape: tuple[str, ...] | None = None  # of the tensor, where it is not the weight's: the numbers are the same
+    shape: tuple[str, ...] | None = None  # of these rows, where it is not the weight's: the numbers are the same
     bias: str | None = None  # full name of the bias in its layer, where it is not this name with `.bias`
+    kind: str | None = None  # suffix of the tensor's name in this container alone; None: that of both
 
     def transform(self, sizes: Sizes) -> Transform:
         """For a weight of these sizes."""
@@ -104,18 +104,27 @@ class TensorName:
         return Stored(found) if isinstance(found, str) else found
 
 
-def parts_of(safetensors: str, gguf: str, parts: Mapping[str, str], groups: str = "") -> dict[str, TensorName]:
-    """Words whose weights are parts of one tensor, with the rows of each; `groups`: safetensors have all parts of a
-    group side by side."""
+def parts_of(
+    safetensors: str, gguf: str, parts: Mapping[str, str], groups: str = "", *, transposed: bool = False
+) -> dict[str, TensorName]:
+    """Words whose weights are parts of one tensor, with the rows of each. Safetensors may have it transposed, or
+    (`groups`) with all parts of a group side by side."""
     rows = tuple(parts.values())
     return {
         word: TensorName(
-            Stored(safetensors, part_of_groups(i, groups, *rows) if groups else part(i, *rows)),
+            Stored(safetensors, part_of_groups(i, groups, *rows) if groups else part(i, *rows), transposed),
             Stored(gguf, part(i, *rows)),
             (rows[i], "hidden"),
         )
         for i, word in enumerate(parts)
     }
+
+
+Layouts = Mapping[str, Mapping[str, TensorName | Stored]]  # by the end of the name of a tensor that files have
+# GGUF files with q, k and v as one tensor
+FUSED_QKV: Layouts = {
+    "attn_qkv.weight": {f"attn.{word}": Stored("attn_qkv", part(i, "q", "kv", "kv")) for i, word in enumerate("qkv")}
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +133,9 @@ class Names:
 
     entries: Mapping[str, TensorName]
     layers: str = "model.layers"  # the prefix of layers in safetensors
-    may_fuse: bool = False  # GGUF files may have q, k and v as one tensor
+    layouts: Layouts = field(default_factory=dict)  # what differs in some files: entries, or their places
     # Of safetensors:
     stacked: frozenset[str] = frozenset()  # tensors that are stored apart, with `*` where their number is
-    layouts: Mapping[str, Mapping[str, TensorName]] = field(default_factory=dict)  # end of a name -> see `in_layout_of`
     renamed: Mapping[str, str] = field(default_factory=dict)  # another name of a tensor -> that in `entries`
     # Old checkpoints store frequencies, which we compute; GGUF stores rope factors, which draw.py reads.
     ignored: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|^rope_\w+\.weight$"))
@@ -143,15 +151,23 @@ class Names:
         """Return the same names, with these fields of some entries changed."""
         return self.but({word: replace(self.entries[word], **fields) for word in words})
 
-    def with_fused_qkv(self) -> Names:
-        """Return the names of GGUF files that have q, k and v as one tensor."""
-        stored = {f"attn.{word}": Stored("attn_qkv", part(i, "q", "kv", "kv")) for i, word in enumerate("qkv")}
-        return self.but({word: replace(self.entries[word], gguf=each) for word, each in stored.items()})
+    def extra_layers(self, container: str, config: ModelConfig) -> Iterator[str]:
+        """Yield patterns of the tensors of layers behind the last one."""
+        prefix = re.escape("blk" if container == GGUF else self.layers)
+        for layer in range(config.num_layers, config.num_layers + config.extra_layers):
+            yield rf"^{prefix}\.{layer}\."
 
-    def in_layout_of(self, tensors: Iterable[str]) -> Names:
-        """Return the names of a file with these tensors: those of a layout if the name of one ends like its key."""
+    def in_layout_of(self, container: str, tensors: Iterable[str]) -> Names:
+        """Return the names of a file with these tensors."""
         found = [key for key in self.layouts if any(name.endswith(key) for name in tensors)]
-        return reduce(lambda names, key: names.but(self.layouts[key]), found, self)
+        changes = {word: each for key in found for word, each in self.layouts[key].items()}
+        return self.but({word: self._changed(container, word, each) for word, each in changes.items()})
+
+    def _changed(self, container: str, word: str, change: TensorName | Stored) -> TensorName:
+        if isinstance(change, TensorName):
+            return change
+        entry = self.entries[word]
+        return replace(entry, gguf=change) if container == GGUF else replace(entry, safetensors=change)
 
     def full_name(self, container: str, stored: str, layer: int | None, kind: str) -> str:
         """Return the full name of the weight or bias (`kind`)."""
@@ -178,13 +194,13 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
     tensors = join_tensors(checkpoint.tensors, config.quantization)
     if container == SAFETENSORS:
         tensors = _stack(_renamed(tensors, names), names.stacked)
-        names = names.in_layout_of(tensors)
+    is_mxfp4 = config.quantization is not None and config.quantization.kind == MXFP4
+    blocks = [key for key in names.layouts if key.endswith("_blocks")]
+    names = names.in_layout_of(container, blocks if container == "dummy" and is_mxfp4 else tensors)
     if config.tied:
         both = (_first(container, names, word) for word in ("embed", "head"))
         tensors, tied = _tie(tensors, *both)
         config = replace(config, tied=tied)
-    if names.may_fuse and "blk.0.attn_qkv.weight" in tensors:
-        names = names.with_fused_qkv()
     layers = (None, *range(config.num_layers))
     expected = [each for layer in layers for each in _expected(container, config, names, layer)]
     if container == "dummy":
@@ -192,7 +208,8 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
     if missing := [each.tensor for each in expected if each.required and each.tensor not in tensors]:
         raise BadCheckpoint(f"The checkpoint lacks {_summary(missing)}.")
     known = {each.tensor for each in expected}
-    if unknown := [name for name in tensors if name not in known and not names.ignored.search(name)]:
+    is_ignored = re.compile("|".join([names.ignored.pattern, *names.extra_layers(container, config)])).search
+    if unknown := [name for name in tensors if name not in known and not is_ignored(name)]:
         raise BadCheckpoint(f"The checkpoint has {_summary(unknown)} that this architecture does not use.")
     shapes, found = _stored_shapes(expected), [each for each in expected if each.tensor in tensors]
     weights = {each.name: _handle(each, tensors[each.tensor], shapes[each.tensor]) for each in found}
@@ -290,7 +307,7 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
         name = word if layer is None else f"layers.{layer}.{word}"
         shape, transform = tuple(sizes[size] for size in entry.shape), stored.transform(sizes)
         tensor_shape = None if stored.shape is None else tuple(sizes[size] for size in stored.shape)
-        tensor = names.full_name(container, stored.name, layer, entry.kind)
+        tensor = names.full_name(container, stored.name, layer, entry.kind if stored.kind is None else stored.kind)
         if word != "head" or not config.tied:
             is_required = entry.in_all or container != GGUF
             yield _Expected(name, tensor, shape, transform, is_required, tensor_shape)
@@ -305,15 +322,18 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
 def _random_tensors(expected: list[_Expected], config: ModelConfig) -> dict[str, StoredTensor]:
     """Return random tensors: norms near 1, all else near 0, matrices of layers in the configured quantization."""
 
+    quantization, spread = config.quantization, config.init_std
+
     def make(each: _Expected, shape: tuple[int, ...]) -> StoredTensor:
-        spread, quantization = config.init_std, config.quantization
         if len(shape) == 1:
             return RandomTensor(each.tensor, shape, spread, 0.0 if each.name.endswith(".bias") else 1.0)
-        is_covered = "." in each.name and quantization is not None
-        if quantization is None or not is_covered or not quantization.covers(each.tensor.removesuffix(".weight")):
+        is_matrix = "." in each.name and not each.name.endswith((".bias", ".router"))
+        if quantization is None or not is_matrix or not quantization.covers(each.tensor.removesuffix(".weight")):
             return RandomTensor(each.tensor, shape, spread)
         if quantization.kind == FP8:
             return RandomTensor(each.tensor, shape, spread, format=FLOAT8)
+        if quantization.kind == MXFP4:
+            return RandomTensor(each.tensor, shape, spread, format=MXFP4 if len(shape) == 3 else "bf16")
         return random_int4(each.tensor, shape, spread, quantization.group)
 
     shapes = _stored_shapes(expected)
@@ -331,9 +351,9 @@ def _stored_shapes(expected: list[_Expected]) -> dict[str, tuple[int, ...]]:
     """Return the shapes by tensor. A tensor of several parts has as many rows as its last part needs."""
     shapes: dict[str, tuple[int, ...]] = {}
     for each in expected:
-        rows = each.transform.rows
-        tall = each.shape if rows is None else _with_rows(each.shape, int(rows.max()) + 1, each.transform)
-        shape = each.stored or (_turned(tall) if each.transform.transposed else tall)
+        rows, shape = each.transform.rows, each.stored or each.shape
+        tall = shape if rows is None else _with_rows(shape, int(rows.max()) + 1, each.transform)
+        shape = _turned(tall) if each.transform.transposed else tall
         shapes[each.tensor] = max(shapes.get(each.tensor, shape), shape)
     return shapes
 

@@ -10,7 +10,7 @@ from quire.models.blocks import attend, mlp
 from quire.models.config import ModelConfig
 from quire.models.keys import ConfigKeys, RopeRules
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES
-from quire.models.names import TensorName
+from quire.models.names import FUSED_QKV, TensorName
 from quire.models.registry import architecture
 from quire.models.values import Values
 
@@ -31,7 +31,7 @@ NAMES = LLAMA_NAMES.but(
         "mlp.down": TensorName("mlp.fc2", "ffn_down", ("hidden", "ffn")),
         "norm": TensorName("model.final_layernorm", "output_norm", ("hidden",)),
     },
-    may_fuse=True,
+    layouts=FUSED_QKV,
 ).marked(*BIASED, biased=True)
 PARTIAL = RopeRules(is_partial=True)
 CONFIG = LLAMA_CONFIG.override(

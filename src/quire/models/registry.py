@@ -12,6 +12,7 @@ from quire.graph.graph import Graph, Value
 from quire.models.config import CheckpointSource, ModelConfig, read_config
 from quire.models.errors import BadCheckpoint, UnsupportedModel
 from quire.models.keys import ConfigKeys, KeySet
+from quire.models.missing import REASONS
 from quire.models.moe import MoeConfig
 from quire.models.names import Names, bind_weights
 from quire.models.values import MAX_SHOWN, Values, brief
@@ -25,7 +26,7 @@ class Architecture:
     """An architecture under the names that checkpoints use for it."""
 
     name: str  # in config.json's `architectures`
-    model_type: str  # in config.json's `model_type`
+    model_types: tuple[str, ...]  # in config.json's `model_type`
     gguf: str | None  # in GGUF's `general.architecture`; None: its GGUF files have another architecture's name
     names: Names
     keys: ConfigKeys  # of a configuration: those that are read, those that do not matter
@@ -40,7 +41,7 @@ _ARCHITECTURES: dict[str, Architecture] = {}
 def architecture(
     name: str,
     *,
-    model_type: str,
+    model_type: str | tuple[str, ...],
     names: Names,
     keys: ConfigKeys,
     config: type[ModelConfig] = ModelConfig,
@@ -48,8 +49,10 @@ def architecture(
 ) -> Callable[[AnyDraw], AnyDraw]:
     """Register the function that draws an architecture."""
 
+    types = (model_type,) if isinstance(model_type, str) else model_type
+
     def register(draw: AnyDraw) -> AnyDraw:
-        _ARCHITECTURES[name] = Architecture(name, model_type, gguf, names, keys, config, draw)
+        _ARCHITECTURES[name] = Architecture(name, types, gguf, names, keys, config, draw)
         return draw
 
     return register
@@ -61,7 +64,7 @@ def alias(name: str, *, of: str, model_type: str, gguf: str | None = None, **cha
     `changes`: names and keys where they differ.
     """
     same = _ARCHITECTURES[of]
-    _ARCHITECTURES[name] = replace(same, name=name, model_type=model_type, gguf=gguf, alias_of=of, **changes)
+    _ARCHITECTURES[name] = replace(same, name=name, model_types=(model_type,), gguf=gguf, alias_of=of, **changes)
 
 
 def all_architectures() -> tuple[Architecture, ...]:
@@ -85,10 +88,11 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
     for name in named:
         if name in by_name:
             return _agreeing(by_name[name], metadata)
+    reason = next((f": {REASONS[name]}" for name in named if name in REASONS), "")
+    advice = f"{_advice_on_text_model(metadata.get('text_config'))}{_advice_on_relatives(checkpoint)}"
     raise UnsupportedModel(
-        f"The architecture {', '.join(named)[:MAX_SHOWN]} is not supported. Supported in {checkpoint.container} files "
-        f"are: {', '.join(sorted(by_name))}.{_advice_on_text_model(metadata.get('text_config'))}"
-        f"{_advice_on_relatives(checkpoint)}"
+        f"The architecture {', '.join(named)[:MAX_SHOWN]} is not supported{reason}. Supported in "
+        f"{checkpoint.container} files are: {', '.join(sorted(by_name))}.{advice}"
     )
 
 
@@ -135,22 +139,23 @@ def _is_near(checkpoint: CheckpointSource, arch: Architecture) -> bool:
 def _advice_on_text_model(config: Any) -> str:
     """Return what to do with a model of text and images whose text model is supported."""
     model_type = config.get("model_type") if isinstance(config, Mapping) else None
-    names = [arch.name for arch in all_architectures() if arch.model_type == model_type]
+    names = [arch.name for arch in all_architectures() if model_type in arch.model_types]
     return f" Its text model is {names[0]}: save that as a checkpoint, or use its GGUF file." if names else ""
 
 
 def _by_model_type(metadata: Mapping[str, Any]) -> list[str]:
     """Return the architecture of a config.json that has only a `model_type`."""
-    return [arch.name for arch in all_architectures() if arch.model_type == metadata.get("model_type")]
+    return [arch.name for arch in all_architectures() if metadata.get("model_type") in arch.model_types]
 
 
 def _agreeing(arch: Architecture, metadata: Mapping[str, Any]) -> Architecture:
     """Return the same, or raise if the `model_type` of config.json belongs to another architecture."""
     model_type = metadata.get("model_type")
-    if model_type not in (None, arch.model_type):
+    if model_type not in (None, *arch.model_types):
+        known = " or ".join(map(repr, arch.model_types))
         raise UnsupportedModel(
             f"config.json has the model_type {brief(model_type)} and the architecture {arch.name}, whose model_type is "
-            f"{arch.model_type!r}. Correct the one that is wrong."
+            f"{known}. Correct the one that is wrong."
         )
     return arch
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from quire.config import BadSetting, Config
+from quire.devices.base import Limits, LoweringOptions, step_bytes
 from quire.devices.facts import DeviceFacts
 from quire.graph.graph import Graph
 from quire.graph.weight import Weight, Weights
@@ -37,10 +38,16 @@ def block_bytes(graph: Graph, config: Config) -> int:
 
 
 def fixed_bytes(weights: Weights, vocab_size: int, config: Config, facts: DeviceFacts) -> int:
-    """Weights as they lie on the device, each once, and the largest buffers of a step, which are logits."""
+    """Weights as they lie on the device, each once, and the logits of the largest step."""
     resident = {id(weight): resident_weight_bytes(weight, facts) for weight in weights.values()}
     max_logits = config.scheduler.max_rows + config.scheduler.max_scored_tokens
     return sum(resident.values()) + max_logits * vocab_size * 4
+
+
+def buffer_bytes(graph: Graph, weights: Weights, config: Config, facts: DeviceFacts) -> int:
+    """The buffers between the ops of the largest step, fused or not as set."""
+    options = LoweringOptions(dtype=config.device.dtype, quantize=config.weights.quantize, fuse=config.device.fuse)
+    return step_bytes(facts, graph, weights, limits_of(config), options)
 
 
 def resident_weight_bytes(weight: Weight, facts: DeviceFacts) -> int:
@@ -51,12 +58,27 @@ def resident_weight_bytes(weight: Weight, facts: DeviceFacts) -> int:
     return prod(weight.shape) * format.block_bytes // format.block_weights
 
 
+def limits_of(config: Config) -> Limits:
+    """The most that a step may hold, so that a device can plan its buffers once."""
+    num_blocks = config.cache.most_blocks or config.cache.num_blocks or 0
+    blocks_of_context = -(-config.scheduler.max_context // config.cache.block_tokens)
+    return Limits(
+        max_tokens=config.scheduler.max_step_tokens,
+        max_rows=config.scheduler.max_rows,
+        max_logits=config.scheduler.max_rows + config.scheduler.max_scored_tokens,
+        max_blocks=min(blocks_of_context, num_blocks) if num_blocks else blocks_of_context,
+        num_blocks=num_blocks,
+        block_tokens=config.cache.block_tokens,
+        kv_dtype=config.cache.kv_dtype,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
     """Memory of a device, and what a model takes of it."""
 
     total_bytes: int
-    fixed_bytes: int  # weights, buffers, and the step's largest activations
+    fixed_bytes: int  # weights, logits, and the buffers of the largest step
     block_bytes: int  # one KV block, over all layers
 
 

@@ -11,10 +11,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.text.checkpoint_files import GENERATION, TOKENIZER, read_object
+from quire.text.checkpoint_files import GENERATION, TIKTOKEN, TOKENIZER, read_object
 from quire.text.detokenize import Detokenizer
 from quire.text.infill import Infill, find_infill
-from quire.text.parsers.reasoning import ReasoningMarks, reasoning_of
+from quire.text.parsers.reasoning import Reasoning, reasoning_of
 from quire.text.preset import read_preset
 from quire.text.sampling_defaults import read_sampling_defaults
 from quire.text.template import ChatTemplate
@@ -64,7 +64,7 @@ class ModelText:
             tokenizer = Tokenizer.from_gguf(metadata)
             template = ChatTemplate.from_gguf(metadata, tokenizer.named_tokens)
             return cls(tokenizer, template, eos_ids, preset, defaults, find_infill(tokenizer, metadata))
-        if not (folder / TOKENIZER).is_file():
+        if not any((folder / name).is_file() for name in (TOKENIZER, TIKTOKEN)):
             return cls(None, ChatTemplate(None), eos_ids, preset, defaults)
         ends = read_object(folder / GENERATION).get("eos_token_id") or []
         tokenizer = Tokenizer.from_folder(folder, ends if isinstance(ends, list) else [ends])
@@ -79,8 +79,8 @@ class ModelText:
         return style
 
     @cached_property
-    def reasoning(self) -> ReasoningMarks | None:
-        """The marks around this model's thoughts; None: it does not think."""
+    def reasoning(self) -> Reasoning | None:
+        """How this model writes thoughts; None: it does not think."""
         return reasoning_of(self.template.sources.values())
 
     def mark_tokens(self, marks: Collection[str]) -> dict[str, int]:

@@ -59,7 +59,7 @@ def output_format_of(ask: Ask, prompts: Sequence[Prompt], model_text: ModelText)
     is_text = ask.constraint is not None and ask.tool_choice.mode != "required"
     if is_text or not (ask.tools or model_text.reasoning):
         return plain
-    parser = partial(parser_for, model_text.style, model_text.reasoning, ask.tools, prompts[0].begins_in_thought)
+    parser = partial(parser_for, model_text.style, model_text.reasoning, ask.tools, prompts[0].begun)
     return replace(plain, parser=parser, shown=tuple(_marks(model_text).values()))
 
 
@@ -79,7 +79,7 @@ def constraint_of(
         raise InvalidRequest("A call is required, and there are no tools.", field="tool_choice")
     tools = [replace(tool, parameters=exact_parameters(tool)) for tool in ask.tools]
     return constraint_for(
-        model_text.style, tools, ask.tool_choice, _marks(model_text), model_text.reasoning, prompt.begins_in_thought
+        model_text.style, tools, ask.tool_choice, _marks(model_text), model_text.reasoning, prompt.begun
     )
 
 

@@ -6,14 +6,13 @@ conversation is rendered too, and the pin ends where the tokens of the two diffe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
 from quire.text.model_text import ModelText
 from quire.text.parsers.conversation import as_template_messages, as_template_tools
-from quire.text.parsers.style import TemplateInput
 from quire.text.preset import with_preset_messages
 from quire.types.chat import Ask, ChatRequest, CompletionRequest, Terms
 from quire.types.defaults import SamplingDefaults
@@ -29,7 +28,7 @@ class Prompt:
     tokens: tuple[int, ...]
     text: str | None  # None: token ids were given
     pins: tuple[Pin, ...] = ()
-    begins_in_thought: bool = False  # the template has opened one
+    begun: str = ""  # what the template has written of the answer: the mark of a thought, the header of a message
     ends: tuple[int, ...] = ()  # tokens that end the answer, beside the model's own
 
     @property
@@ -74,14 +73,17 @@ def _encode_plain(
 
 def _encode_chat(ask: ChatRequest, model_text: ModelText, max_tokens: int | None) -> Prompt:
     text = _render(ask, model_text, ask.messages)
+    reasoning = model_text.reasoning
+    begun = reasoning.begun_in(text) if reasoning else ""
+    if reasoning and ask.constraint is not None and ask.tool_choice.mode != "required":
+        text += reasoning.text_opening(begun)  # the client's grammar is one of text
     tokens = model_text.encode_rendered(text, max_tokens)
     pins = [
         Pin(0, end, ask.terms.keep_rank, message.keep)
         for count, message in enumerate(ask.messages, 1)
         if message.keep is not None and (end := _num_common(tokens, _encode_head(ask, model_text, count)))
     ]
-    begins_in_thought = model_text.reasoning is not None and model_text.reasoning.begins_in(text)
-    return Prompt(tokens, text, (*pins, *_whole_pin(ask.terms, len(tokens))), begins_in_thought)
+    return Prompt(tokens, text, (*pins, *_whole_pin(ask.terms, len(tokens))), begun)
 
 
 def _whole_pin(terms: Terms, num_tokens: int) -> tuple[Pin, ...]:
@@ -90,13 +92,18 @@ def _whole_pin(terms: Terms, num_tokens: int) -> tuple[Pin, ...]:
 
 def _render(ask: ChatRequest, model_text: ModelText, messages: Sequence[Message], opens: bool = True) -> str:
     """Write messages with the template. `opens`: end where the answer begins, or continues the last message."""
-    variables: dict[str, Any] = {} if ask.think is None else {"enable_thinking": ask.think, "thinking": ask.think}
-    variables |= ask.template_variables
-    prepared = model_text.style.prepare(messages, ask.tools) if ask.tools else TemplateInput(tuple(messages), ())
-    written, tools = as_template_messages(prepared.messages), as_template_tools(prepared.tools)
+    variables: Mapping[str, Any] = {} if ask.think is None else {"enable_thinking": ask.think, "thinking": ask.think}
+    variables = {**variables, **ask.template_variables}
+    if model_text.reasoning:
+        variables = model_text.reasoning.known_variables(variables)
+    tools, with_calls = ask.tools, any(message.tool_calls for message in messages)
+    if tools or with_calls or model_text.reasoning:  # most conversations have none of them, and need no style
+        messages, tools = model_text.style.prepare(messages, tools)
+    offered = as_template_tools(tools, model_text.style.sorts_keys) if tools else None
+    written = as_template_messages(messages)
     if opens and ask.continue_last:
-        return model_text.template.render_open(written, tools=tools, variables=variables)
-    return model_text.template.render(written, tools=tools, add_generation_prompt=opens, variables=variables)
+        return model_text.template.render_open(written, tools=offered, variables=variables)
+    return model_text.template.render(written, tools=offered, add_generation_prompt=opens, variables=variables)
 
 
 def _encode_head(ask: ChatRequest, model_text: ModelText, count: int) -> tuple[int, ...]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from quire.text.parsers.compose import parser_for
 from quire.text.parsers.reasoning import KNOWN
 from quire.text.parsers.registry import by_name
-from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece, TextPiece, ThoughtPiece
+from quire.text.parsers.style import ArgumentsPiece, Parser, Piece, TextPiece, ThoughtPiece
 from quire.types.chat import Tool
+from tests.text.parsers.answers import NASTY, OSLO, PARIS, QUOTED, SPREAD, call, marked, written
+from tests.text.parsers.marked_answers import DEEPSEEK, HARMONY, KIMI, KIMI_THOUGHTS
+from tests.text.parsers.tagged_answers import GLM, MINIMAX, in_tags
 
 FILE = {
     "type": "object",
@@ -23,8 +25,6 @@ FILE = {
 TOOLS = (Tool("weather"), Tool("get_time"), Tool("write_file", "", FILE))
 THINK = KNOWN[0]
 BY_OPENING = {marks.opening: marks for marks in reversed(KNOWN)}
-
-NASTY = r'{"path": "a}b{\"c\\", "text": "]}\n<\/b> \u00e9 日本 👍", "deep": {"x": [[{}], {"y": null}]}, "n": -1.5e3}'
 
 
 class Case(NamedTuple):
@@ -45,13 +45,12 @@ class Case(NamedTuple):
         }
         own["apertus"] = "<|inner_prefix|>"
         marks = BY_OPENING[own.get(self.style, "<think>")] if self.thinks else None
+        if marks is not None and self.style == "kimi":
+            marks = next(marks for marks in KNOWN if marks.call)
         if self.answer:
             marks = next(marks for marks in KNOWN if marks.answer and marks.answer[0] == self.answer)
-        return parser_for(by_name(self.style), marks, TOOLS, self.begins_in_thought)
-
-
-def call(name: str, arguments: str = "{}") -> list[Piece]:
-    return [CallStart(name), ArgumentsPiece(arguments)]
+        begun = marks.opening + marks.label if marks is not None and self.begins_in_thought else ""
+        return parser_for(by_name(self.style), marks, TOOLS, begun)
 
 
 def merged(pieces: Iterable[Piece]) -> list[Piece]:
@@ -70,19 +69,6 @@ def parsed(parser: Parser, parts: Iterable[str], is_cut_off: bool = False) -> li
     return merged([piece for part in parts for piece in parser.push(part)] + parser.flush(is_cut_off))
 
 
-def written(name: str, arguments: str = "{}", key: str = "arguments") -> str:
-    """A call as an object."""
-    return f'{{"name": "{name}", "{key}": {arguments}}}'
-
-
-def marked(*objects: str) -> str:
-    """In Hermes's marks."""
-    return "\n".join(f"<tool_call>\n{each}\n</tool_call>" for each in objects)
-
-
-PARIS, OSLO = '{"city": "Paris"}', '{"city": "Oslo"}'
-QUOTED = '"{\\"city\\": \\"Oslo\\"}"'
-SPREAD = '{\n    "city" : "Oslo"\n  }'
 MARK_WITHIN = '{"text": "</tool_call><tool_call>"}'
 
 HERMES = [
@@ -307,86 +293,6 @@ APERTUS = [
     ("no name", f"{PREFIX}[{{}}]{SUFFIX}", [TextPiece(f"{PREFIX}[{{}}]{SUFFIX}")]),
 ]
 
-
-def tagged(name: str, pad: str = "\n", **values: str) -> str:
-    """A call with a tag for each argument."""
-    inner = "".join(f"<parameter={key}>{pad}{value}{pad}</parameter>\n" for key, value in values.items())
-    return f"<function={name}>\n{inner}</function>"
-
-
-LINES = 'a "b"\n\n  <b>\\n</para> é 👍\n'
-LINES_ARGUMENTS = '{"text": ' + json.dumps(LINES, ensure_ascii=False) + "}"
-TYPED = {
-    "path": "7",
-    "lines": "7",
-    "deep": '{"x": [1, {"y": null}]}',
-    "mode": "null",
-    "tags": "[1, 2]",
-    "force": "True",
-}
-TYPED_ARGUMENTS = (
-    '{"path": "7", "lines": 7, "deep": {"x": [1, {"y": null}]}, "mode": null, "tags": [1, 2], "force": true}'
-)
-
-
-def in_tags(opening: str, closing: str, pad: str) -> list[tuple[str, str, list[Piece]]]:
-    def block(*calls: str) -> str:
-        return "\n".join(f"{opening}\n{each}\n{closing}" for each in calls)
-
-    return [
-        ("one call", block(tagged("weather", pad, city="Paris")), call("weather", PARIS)),
-        ("no arguments", block(tagged("get_time", pad)), call("get_time")),
-        (
-            "two calls after a text",
-            f"I look.\n\n{block(tagged('weather', pad, city='Oslo'), tagged('get_time', pad))}",
-            [TextPiece("I look."), *call("weather", OSLO), *call("get_time")],
-        ),
-        ("types by the schema", block(tagged("write_file", pad, **TYPED)), call("write_file", TYPED_ARGUMENTS)),
-        ("a text of several lines", block(tagged("write_file", pad, text=LINES)), call("write_file", LINES_ARGUMENTS)),
-        ("an empty text", block(tagged("write_file", "", text="")), call("write_file", '{"text": ""}')),
-        ("a number that is none", block(tagged("write_file", "", lines="x")), call("write_file", '{"lines": "x"}')),
-        (
-            "unknown parameters",
-            block(tagged("fly", "", a="1", b="up", c='"x"')),
-            call("fly", '{"a": 1, "b": "up", "c": "x"}'),
-        ),
-        ("text after it", f"{block(tagged('get_time', pad))}\n\nDone.", [*call("get_time"), TextPiece("Done.")]),
-        ("no last tag", f"{opening}\n<function=get_time>\n{closing}", call("get_time")),
-        ("no mark", tagged("get_time", pad), call("get_time")),
-        ("as an object", f"{opening}\n{written('weather', OSLO)}\n{closing}", call("weather", OSLO)),
-        ("an unknown tool without a mark", tagged("fly", pad), [TextPiece(tagged("fly", pad))]),
-        ("HTML", "<b>bold</b>", [TextPiece("<b>bold</b>")]),
-        ("no call", f"{opening}<function>", [TextPiece(f"{opening}<function>")]),
-        ("no name", f"{opening}<function=>", [TextPiece(f"{opening}<function=>")]),
-    ]
-
-
-def glm(name: str, **values: str) -> str:
-    inner = "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in values.items())
-    return f"<tool_call>{name}\n{inner}</tool_call>"
-
-
-GLM = [
-    ("one call", glm("weather", city="Paris"), call("weather", PARIS)),
-    ("no arguments", glm("get_time"), call("get_time")),
-    ("in one line", glm("weather", city="Oslo").replace("\n", ""), call("weather", OSLO)),
-    (
-        "two calls after a text",
-        f"I look.\n{glm('weather', city='Oslo')}\n{glm('get_time')}",
-        [TextPiece("I look."), *call("weather", OSLO), *call("get_time")],
-    ),
-    ("types by the schema", glm("write_file", **TYPED), call("write_file", TYPED_ARGUMENTS)),
-    ("a text of several lines", glm("write_file", text=LINES), call("write_file", LINES_ARGUMENTS)),
-    ("text after it", f"{glm('get_time')}\n\nDone.", [*call("get_time"), TextPiece("Done.")]),
-    ("as an object", marked(written("weather", OSLO)), call("weather", OSLO)),
-    ("a mark in a text", "<tool_call> is the mark.", [TextPiece("<tool_call> is the mark.")]),
-    ("a call in code", "<tool_call>get_time()</tool_call>", [TextPiece("<tool_call>get_time()</tool_call>")]),
-    (
-        "no value",
-        "<tool_call>weather<arg_key>city</arg_key> Oslo",
-        [*call("weather"), TextPiece("Oslo")],
-    ),
-]
 DEEP = r'{"x": [1, {"y": null}], "z": "é \"q\""}'
 FROM_PYTHON = (
     '{"path": "a, b)", "text": "it\'s\\n\\"", "lines": -7, "deep": {"x": [1, {"y": null}], "z": "é \\"q\\""}, '
@@ -425,35 +331,6 @@ OLMO3 = [
     ),
     ("no end", f"{FUNCTIONS}\nget_time()\n", call("get_time")),
     ("no call", f"{FUNCTIONS}none{END_OF_FUNCTIONS}", [TextPiece(f"{FUNCTIONS}none{END_OF_FUNCTIONS}")]),
-]
-SEP = "<｜tool▁sep｜>"
-
-
-def deepseek(*calls: str, joint: str = "\n") -> str:
-    inner = joint.join(f"<｜tool▁call▁begin｜>{each}<｜tool▁call▁end｜>" for each in calls)
-    return f"<｜tool▁calls▁begin｜>{inner}<｜tool▁calls▁end｜>"
-
-
-def in_fence(name: str, arguments: str = "{}") -> str:
-    return f"function{SEP}{name}\n```json\n{arguments}\n```"
-
-
-DEEPSEEK = [
-    ("one call", deepseek(in_fence("weather", PARIS)), call("weather", PARIS)),
-    (
-        "two calls after a text",
-        f"I look.\n{deepseek(in_fence('write_file', NASTY), in_fence('get_time'))}",
-        [TextPiece("I look."), *call("write_file", NASTY), *call("get_time")],
-    ),
-    (
-        "without a fence",
-        deepseek(f"weather{SEP}{OSLO}", f"get_time{SEP}{{}}", joint=""),
-        [*call("weather", OSLO), *call("get_time")],
-    ),
-    ("text after it", f"{deepseek(in_fence('fly'))}\nSo.", [*call("fly"), TextPiece("So.")]),
-    ("no end", f"<｜tool▁call▁begin｜>{in_fence('fly')}", call("fly")),
-    ("no separator", "<｜tool▁call▁begin｜>function weather", [TextPiece("<｜tool▁call▁begin｜>function weather")]),
-    ("no arguments", deepseek(f"function{SEP}fly"), [TextPiece(deepseek(f"function{SEP}fly"))]),
 ]
 
 
@@ -511,7 +388,11 @@ CORPUS = [
     *(Case("apertus", *case) for case in APERTUS),
     *(Case("qwen3_coder", *case) for case in in_tags("<tool_call>", "</tool_call>", "\n")),
     *(Case("seed_oss", *case) for case in in_tags("<seed:tool_call>", "</seed:tool_call>", "")),
-    *(Case("glm", *case) for case in GLM),
+    *(Case("minimax", *case) for case in MINIMAX),
+    *(Case(style, *case) for style in ("glm", "glm47") for case in GLM),
+    *(Case("kimi", *case) for case in KIMI),
+    *(Case("kimi", *case, thinks=True) for case in KIMI_THOUGHTS),
+    *(Case("harmony", *case) for case in HARMONY),
     *(Case("pythonic", *case) for case in PYTHONIC),
     *(Case("olmo3", *case) for case in OLMO3),
     *(Case(style, *case) for style in ("deepseek", "deepseek_v31") for case in DEEPSEEK),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -99,6 +100,17 @@ DEEPSEEK = """{{ tools | tojson }}{% for message in messages %}<|{{ message.role
 {{- call.function.arguments | tojson }}{{ "\n```<｜tool▁call▁end｜>" }}{{ "<｜tool▁calls▁end｜>" if loop.last else "" }}
 {%- endfor %}
 {% endfor %}"""
+DEEPSEEK_V31 = """{{ tools | tojson }}{% for message in messages %}<|{{ message.role }}|>{{ message.content }}
+{%- for call in message.tool_calls or [] %}{{ "<｜tool▁calls▁begin｜>" if loop.first else "" }}
+{{- "<｜tool▁call▁begin｜>" + call.function.name + "<｜tool▁sep｜>" + call.function.arguments | tojson }}
+{{- "<｜tool▁call▁end｜>" }}{{ "<｜tool▁calls▁end｜>" if loop.last else "" }}
+{%- endfor %}
+{% endfor %}"""
+# Those of the published models write no tools, and some take arguments only as text.
+NO_TOOLS, NO_TOOLS_V31 = (
+    source.replace("{{ tools | tojson }}", "").replace("arguments | tojson", "arguments + ''")
+    for source in (DEEPSEEK, DEEPSEEK_V31)
+)
 GEMMA4 = """{% macro write(value) %}
 {%- if value is string %}<|"|>{{ value }}<|"|>
 {%- elif value is mapping %}{{ "{" }}{% for key, each in value | items %}{{ "" if loop.first else "," }}
@@ -111,7 +123,67 @@ GEMMA4 = """{% macro write(value) %}
 {%- for key, each in call.function.arguments | items %}{{ "" if loop.first else "," }}{{ key }}:{{ write(each) }}
 {%- endfor %}{{ "}" }}<tool_call|>{% endfor %}<turn|>
 {% endfor %}"""
+MINIMAX = """{{ tools | tojson }}{% for message in messages %}]~b]{{ message.role }}
+{%- if message.role == "assistant" %}<think>{{ message.reasoning_content }}</think>{% endif %}{{ message.content }}
+{%- for call in message.tool_calls or [] %}{{ "<minimax:tool_call>" if loop.first else "" }}
+<invoke name="{{ call.function.name }}">
+{% for key, value in call.function.arguments | items %}<parameter name="{{ key }}">
+{{- value if value is string else value | tojson }}</parameter>
+{% endfor %}</invoke>{{ "\n</minimax:tool_call>" if loop.last else "" }}{% endfor %}
+{% endfor %}"""
+IN_ONE_LINE = GLM.replace("}\n{% for key", "}{% for key").replace("</arg_key>\n", "</arg_key>")
+IN_ONE_LINE = IN_ONE_LINE.replace("</arg_value>\n", "</arg_value>")
+KIMI = """{{ tools | tojson }}{% for message in messages %}<|im_{{ message.role }}|>{{ message.name }}<|im_middle|>
+{%- if message.role == "tool" %}Result of {{ message.tool_call_id }}: {% endif %}{{ message.content }}
+{%- for call in message.tool_calls or [] %}{{ "<|tool_calls_section_begin|>" if loop.first else "" }}
+{{- "<|tool_call_begin|>" + call.id + "<|tool_call_argument_begin|>" + call.function.arguments | tojson }}
+{{- "<|tool_call_end|>" }}{{ "<|tool_calls_section_end|>" if loop.last else "" }}{% endfor %}<|im_end|>
+{% endfor %}"""
+# Built like the template of gpt-oss: types of parameters by a macro that calls itself, a system message of its own
+# with date and effort, the first message as instructions, one call a turn, the names of results by the latest call.
+HARMONY = """{% macro kind(schema) %}
+{%- if schema.type == "array" %}{{ kind(schema["items"]) + "[]" }}
+{%- elif schema.enum %}{{ '"' + schema.enum | join('" | "') + '"' }}
+{%- elif schema.properties is defined %}{{ "{" }}{% for key, each in schema.properties.items() %}
+{{- key + ("" if key in (schema.required or []) else "?") + ": " + kind(each) + ", " }}{% endfor %}{{ "}" }}
+{%- else %}{{ schema.type or "any" }}{% endif %}{% endmacro %}
+{%- macro facts() %}
+{%- if model_identity is not defined %}{% set model_identity = "A model." %}{% endif %}
+{%- if reasoning_effort is not defined %}{% set reasoning_effort = "medium" %}{% endif %}
+{{- model_identity + " Year: " + strftime_now("%Y") + " Effort: " + reasoning_effort }}
+{%- if builtin_tools %}{% set found = namespace(python=false) %}
+{%- for tool in builtin_tools %}{% if tool == "python" %}{% set found.python = true %}{% endif %}{% endfor %}
+{{- " Python: " + found.python | string }}{% endif %}{% endmacro %}
+{{- "<|start|>system<|message|>" + facts() + "<|end|>" }}
+{%- if messages[0].role in ["developer", "system"] %}
+{%- set instructions, rest = messages[0].content, messages[1:] %}
+{%- else %}{% set instructions, rest = "", messages %}{% endif %}
+{%- if instructions or tools %}{{ "<|start|>developer<|message|>" + instructions }}
+{%- for tool in tools or [] %}
+{{- "\ntype " + tool.function.name + " = (_: " + kind(tool.function.parameters) + ") => any;" }}
+{%- endfor %}{{ "<|end|>" }}{% endif %}
+{%- set latest = namespace(name=none) %}
+{%- for message in rest %}
+{%- if message.role == "assistant" and "tool_calls" in message %}
+{%- if message.content and message.thinking %}{{ raise_exception("either content or thinking") }}{% endif %}
+{%- if message.content or message.thinking %}
+{{- "<|start|>assistant<|channel|>analysis<|message|>" + (message.content or message.thinking) + "<|end|>" }}{% endif %}
+{%- set latest.name = message.tool_calls[0].function.name %}
+{{- "<|start|>assistant to=functions." + latest.name + "<|channel|>commentary json<|message|>" }}
+{{- message.tool_calls[0].function.arguments | tojson + "<|call|>" }}
+{%- elif message.role == "assistant" %}
+{{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" }}
+{%- elif message.role == "tool" %}
+{%- if latest.name is none %}{{ raise_exception("no call before a result") }}{% endif %}
+{{- "<|start|>functions." + latest.name + " to=assistant<|channel|>commentary<|message|>" }}
+{{- message.content | tojson + "<|end|>" }}
+{%- elif message.role == "user" %}{{ "<|start|>user<|message|>" + message.content + "<|end|>" }}{% endif %}
+{%- endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"""
 TEMPLATES = [
+    ("harmony", HARMONY),
+    ("kimi", KIMI),
+    ("minimax", MINIMAX),
+    ("glm47", IN_ONE_LINE),
     ("granite", GRANITE),
     ("phi4", PHI4),
     ("command", COMMAND),
@@ -122,6 +194,9 @@ TEMPLATES = [
     ("seed_oss", SEED),
     ("glm", GLM),
     ("deepseek", DEEPSEEK),
+    ("deepseek", NO_TOOLS),
+    ("deepseek_v31", DEEPSEEK_V31),
+    ("deepseek_v31", NO_TOOLS_V31),
     ("gemma4", GEMMA4),
     ("hermes", HERMES),
     ("llama3", LLAMA),
@@ -198,6 +273,9 @@ def test_tools_have_all_that_templates_ask_of_them() -> None:
         },
     ]
     assert as_template_tools(()) is None
+    (weather, _) = as_template_tools(TOOLS, sorts_keys=True) or ()
+    assert [*weather, *weather["function"]] == ["function", "type", "description", "name", "parameters"]
+    assert list(weather["function"]["parameters"]) == ["properties", "required", "type"]
 
 
 def test_llama_gets_one_call_a_turn_each_followed_by_its_result() -> None:
@@ -231,6 +309,47 @@ def test_granite_and_phi4_get_calls_as_text_and_phi4_its_tools_too() -> None:
     alone = style_of([PHI4]).prepare([Message("user", "Hi")], TOOLS).messages
     assert [m.role for m in alone] == ["system", "user"] and "<|tool|>" in alone[0].text
     assert style_of([PHI4]).prepare([Message("user", "Hi")], ()).messages == (Message("user", "Hi"),)
+
+
+def test_gpt_oss_gets_one_call_a_turn_and_what_else_its_template_would_refuse_or_leave_out() -> None:
+    call = "<|channel|>commentary json<|message|>"
+    with pytest.raises(RejectedMessages, match="either content or thinking"):
+        both = replace(CHAT[2], text="I look.", tool_calls=CALLS[:1])
+        ChatTemplate(HARMONY).render(as_template_messages([both]))
+    chat = (*CHAT[:2], replace(CHAT[2], text="I look."), *CHAT[3:5], Message("system", "In German."), *CHAT[5:])
+    text = rendered(HARMONY, chat)
+    assert text.count(call) == 2 and "Be brief.\n\nIn German.\ntype weather = (_: {city: string, }) => any;" in text
+    order = [
+        "analysis<|message|>I must look.\n\nI look.<|end|>",
+        "to=functions.weather",
+        '"{\\"sky',
+        "to=functions.get_time",
+    ]
+    places = [text.index(part) for part in (*order, '"12:00"<|end|>', "user<|message|>And?<|end|>")]
+    assert places == sorted(places) and text.endswith("<|start|>assistant")
+    assert 'functions.get_time to=assistant<|channel|>commentary<|message|>"12:00"' in text
+
+
+@pytest.mark.parametrize("source, written", [(NO_TOOLS, DEEPSEEK), (NO_TOOLS_V31, DEEPSEEK_V31)])
+def test_a_template_of_deepseek_that_writes_no_tools_has_them_in_the_system_message(source: str, written: str) -> None:
+    messages, tools = style_of([source]).prepare(CHAT, TOOLS)
+    assert tools == () and messages[0].text.startswith("Be brief.\n\n") and '{"name": "get_time"}' in messages[0].text
+    assert "<｜tool▁call▁begin｜>" in messages[0].text and "{ARGUMENTS}" in messages[0].text
+    calls = rendered(written, CHAT[2:3], ()).removeprefix("null")  # as a template writes them that does
+    assert rendered(source, CHAT[2:3], ()) == calls
+
+
+def test_kimi_gets_ids_as_it_writes_them_and_results_keep_to_their_calls() -> None:
+    again = (
+        Message("assistant", tool_calls=(ToolCall("x", "get_time", "{}"),)),
+        Message("tool", "1", tool_call_id="x"),
+    )
+    text = rendered(KIMI, (*CHAT, *again))
+    ids = ["functions.weather:0", "functions.get_time:1", "functions.get_time:2"]
+    assert all(text.count(f"<|tool_call_begin|>{each}<|tool_call_argument") == 1 for each in ids)
+    assert [text.index(f"Result of {each}: ") for each in ids] == sorted(text.index(f"Result of {i}: ") for i in ids)
+    stray = Message("tool", "?", tool_call_id="nobody's")
+    assert style_of([KIMI]).prepare([stray], ()).messages == (stray,)
 
 
 def test_mistral_gets_ids_of_nine_letters_and_results_keep_to_their_calls() -> None:

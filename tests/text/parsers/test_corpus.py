@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from quire.text.parsers.registry import all_styles
 from quire.text.parsers.style import ArgumentsPiece, CallStart, Piece, TextPiece, ThoughtPiece
-from tests.text.parsers.corpus import CORPUS, Case, call, merged, parsed
+from tests.text.parsers.answers import OSLO, call
+from tests.text.parsers.corpus import CORPUS, Case, merged, parsed
+from tests.text.parsers.marked_answers import called
 
 pytestmark = pytest.mark.pure
 
@@ -23,6 +25,10 @@ SHREDS = (
     "</arg_value>", "weather(", "city=", "'", ")", "<function_calls>", "</function_calls>", "<|python_start|>",
     "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "function", "<｜tool▁sep｜>",
     "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
+    "<|tool_calls_section_begin|>", "<|tool_call_begin|>", "functions.", ":0", "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>", "<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="', '<parameter name="', '">',
+    "</invoke>", "<|start|>", "assistant", "<|channel|>", "analysis", "commentary", "final", " to=", "<|constrain|>",
+    "<|message|>", "<|end|>", "<|call|>",
     "<|tool_call>", "<tool_call|>", "call:", "weather{", "city:", '<|"|>', "<|channel>", "thought", "<channel|>",
 )  # fmt: skip
 
@@ -31,6 +37,8 @@ SHREDS = (
 def test_an_answer_has_in_it_what_it_has(case: Case) -> None:
     assert parsed(case.parser(), [case.text]) == case.pieces
     assert parsed(case.parser(), case.text) == case.pieces  # letter by letter
+    for place in range(1, len(case.text)):
+        assert parsed(case.parser(), [case.text[:place], case.text[place:]]) == case.pieces, place
 
 
 @st.composite
@@ -56,6 +64,8 @@ def test_whatever_comes_is_cut_invariant_and_not_lost(
     pieces = parsed(case.parser(), [text])
     assert parsed(case.parser(), text) == pieces
     assert parsed(case.parser(), data.draw(cut(text))) == pieces
+    if style == "harmony":
+        return  # its own test is below
     rest = text
     for (
         piece
@@ -65,6 +75,20 @@ def test_whatever_comes_is_cut_invariant_and_not_lost(
             rest = rest[rest.index(piece.text) + len(piece.text) :]
     if not thinks and not any(isinstance(piece, CallStart) for piece in pieces):
         assert pieces == ([TextPiece(text)] if text else [])
+
+
+KINDS = {"analysis": ThoughtPiece, "commentary": TextPiece, "final": TextPiece}
+WORDS = st.text("ab<|>\n é{}", min_size=1, max_size=8).map(str.strip).filter(bool)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.lists(st.tuples(st.sampled_from(sorted(KINDS)), WORDS), min_size=1, max_size=5))
+def test_every_message_is_thought_or_text_by_its_channel(data: st.DataObject, messages: list[tuple[str, str]]) -> None:
+    text = "<|start|>assistant".join(f"<|channel|>{channel}<|message|>{words}<|end|>" for channel, words in messages)
+    pieces = parsed(Case("harmony", "", "", []).parser(), data.draw(cut(text)))
+    for kind in (ThoughtPiece, TextPiece):
+        found = "".join(piece.text for piece in pieces if isinstance(piece, kind))
+        assert found == "\n\n".join(words for channel, words in messages if KINDS[channel] is kind)
 
 
 @settings(max_examples=400, deadline=None)
@@ -145,6 +169,23 @@ def test_of_an_answer_that_is_cut_off_no_part_of_a_mark_or_a_call_is_text(case: 
         ("pythonic", "[weather(city='Os", [CallStart("weather")]),
         ("deepseek", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```js", [CallStart("weather")]),
         ("deepseek", "<｜tool▁call▁begin｜>function<｜tool", []),
+        ("kimi", "<|tool_calls_section_begin|><|tool_call_begin|>functions.wea", []),
+        ("kimi", "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:", [CallStart("weather")]),
+        ("kimi", "I see.<|tool_calls_sec", [TextPiece("I see.")]),
+        ("minimax", '<minimax:tool_call>\n<invoke name="wea', []),
+        ("minimax", '<minimax:tool_call>\n<invoke name="weather">\n<param', [CallStart("weather")]),
+        (
+            "minimax",
+            '<minimax:tool_call>\n<invoke name="write_file">\n<parameter name="text">One.</p',
+            call("write_file", '{"text": "One.'),
+        ),
+        ("harmony", "<|channel|>commentary to=functions.wea", []),
+        ("harmony", "<|channel|>commentary to=functions.weather <|constr", [CallStart("weather")]),
+        ("harmony", " to=functions.weather<|channel|>comm", [CallStart("weather")]),
+        ("harmony", f"{called('weather', OSLO[:-3], '')}", call("weather", OSLO[:-3])),
+        ("harmony", "<|channel|>analysis<|message|>Hm.<|en", [ThoughtPiece("Hm.")]),
+        ("harmony", "<|channel|>final<|message|>Yes. <|end|><|start|>assis", [TextPiece("Yes.")]),
+        ("harmony", "<|chan", []),
         ("gemma4", '<|tool_call>call:weather{city:<|"|>Os', call("weather", '{"city": "Os')),
         ("gemma4", "<|tool_call>call:wea", []),
     ],

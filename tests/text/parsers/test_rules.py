@@ -10,10 +10,11 @@ import jsonschema
 import pytest
 
 from quire.text.detokenize import Detokenizer
+from quire.text.parsers.channels import CHANNELS
 from quire.text.parsers.compose import constraint_for, parser_for
 from quire.text.parsers.reasoning import KNOWN, ReasoningMarks
 from quire.text.parsers.registry import all_styles, by_name
-from quire.text.parsers.style import ArgumentsPiece, CallStart, Piece, ThoughtPiece
+from quire.text.parsers.style import ArgumentsPiece, CallStart, Piece, TextPiece, ThoughtPiece
 from quire.text.tokenizer import Tokenizer
 from quire.types.chat import Tool, ToolChoice
 from quire.types.errors import InvalidRequest
@@ -66,6 +67,7 @@ def guides(metadata: dict[str, Any]) -> dict[str, Guide]:
 
 WAYS = ("letters", "special", "added")
 TEXT_ENDS = {"qwen3_coder": "</parameter>", "seed_oss": "</parameter>", "glm": "</arg_value>"}
+TEXT_ENDS |= {"glm47": "</arg_value>", "minimax": "</parameter>"}
 TEXT_ENDS |= {"gemma4": '<|"|>', "function_gemma": "<escape>"}
 
 
@@ -76,7 +78,7 @@ def tokens_of(guide: Guide) -> dict[str, int]:
 def read(guide: Guide, style: str, ids: list[int], **more: Any) -> list[Piece]:
     """What a client is told of these tokens, one after the other."""
     detokenizer = Detokenizer(guide.tokenizer, shown=frozenset(tokens_of(guide).values()))
-    parser = parser_for(by_name(style), more.get("reasoning"), TOOLS, more.get("begins_in_thought", False))
+    parser = parser_for(by_name(style), more.get("reasoning"), TOOLS, more.get("begun", ""))
     pieces = [piece for token in ids for piece in parser.push(detokenizer.push([token]))]
     return merged(pieces + parser.push(detokenizer.flush()) + parser.flush())
 
@@ -114,7 +116,7 @@ def test_whatever_the_grammar_allows_parses_and_keeps_to_the_schema(
 @pytest.mark.parametrize("way", WAYS)
 def test_a_model_that_thinks_may_think_before_it_calls(guides: dict[str, Guide], way: str, begun: bool) -> None:
     guide, style = guides[way], by_name("hermes")
-    constraint = constraint_for(style, TOOLS, ToolChoice("required"), tokens_of(guide), THINK, begun)
+    constraint = constraint_for(style, TOOLS, ToolChoice("required"), tokens_of(guide), THINK, "<think>" * begun)
     call = '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'
     thought = ("" if begun else "<think>") + "\nHm <tool> {\n</think>"
     assert guide.accepts(constraint, f"{thought}\n\n{call}") and guide.accepts(constraint, thought + call)
@@ -123,20 +125,39 @@ def test_a_model_that_thinks_may_think_before_it_calls(guides: dict[str, Guide],
     chance = random.Random(way)
     for _ in range(8):
         pieces = read(
-            guide, "hermes", guide.walk(constraint, chance, thought), reasoning=THINK, begins_in_thought=begun
+            guide, "hermes", guide.walk(constraint, chance, thought), reasoning=THINK, begun="<think>" * begun
         )
         assert pieces[0] == ThoughtPiece("Hm <tool> {") and check_calls(pieces[1:])
 
 
-@pytest.mark.parametrize("marks", [marks for marks in KNOWN if not marks.answer], ids=lambda marks: marks.opening)
+@pytest.mark.parametrize("marks", [marks for marks in KNOWN if not marks.more], ids=lambda marks: marks.opening)
 @pytest.mark.parametrize("way", WAYS)
 def test_every_kind_of_thought_has_its_grammar(guides: dict[str, Guide], way: str, marks: ReasoningMarks) -> None:
     guide, thought, call = guides[way], f"Hm [x].{marks.closing}", '{"name": "get_time", "parameters": {}}'
-    for begun, opening in ((True, ""), (False, marks.opening + marks.label)):
+    for begun, opening in ((marks.opening + marks.label, ""), ("", marks.opening + marks.label)):
         constraint = constraint_for(by_name("llama3"), TOOLS, ToolChoice("required"), tokens_of(guide), marks, begun)
         assert guide.accepts(constraint, f"{opening}{thought}\n\n{call}")
         assert not guide.accepts(constraint, f"{opening}{thought}\n\nNo.")
         assert not guide.accepts(constraint, f"{opening}Hm.")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gpt_oss_may_think_in_messages_before_it_calls(guides: dict[str, Guide], way: str) -> None:
+    guide, choice = guides[way], ToolChoice("required")
+    head, next_message = "<|channel|>analysis<|message|>", "<|start|>assistant"
+    after = "<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>{}"
+    before = " to=functions.get_time<|channel|>commentary <|constrain|>json<|message|>{}"
+    for begun in ("", head, "<|channel|>final<|message|>It"):
+        constraint = constraint_for(by_name("harmony"), TOOLS, choice, tokens_of(guide), CHANNELS, begun)
+        opening = "" if begun else head
+        for call in (after, before):
+            assert guide.accepts(constraint, f"{opening}Hm <x>.<|end|>{next_message}{call}")
+            assert guide.accepts(constraint, f"{opening}a<|end|>{next_message}{head}b<|end|>{next_message}{call}")
+            assert guide.accepts(constraint, call) is not bool(begun)
+        assert not guide.accepts(constraint, f"{opening}Hm.<|end|>{next_message}<|channel|>final<|message|>No.")
+        ids = guide.encode(f"{opening}Hm.<|end|>{next_message}{after}")
+        kind = TextPiece if "final" in begun else ThoughtPiece
+        assert read(guide, "harmony", ids, begun=begun) == [kind("Hm."), CallStart("get_time"), ArgumentsPiece("{}")]
 
 
 GOOD = {
@@ -155,6 +176,11 @@ GOOD = {
     "deepseek_v31": (
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>%s<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
     ),
+    "kimi": (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>%s"
+        "<|tool_call_end|><|tool_calls_section_end|>"
+    ),
+    "harmony": "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>%s",
     "command": (
         '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "weather", "parameters": %s}\n]<|END_ACTION|>'
     ),
@@ -185,6 +211,10 @@ TWO = {
     "mistral": '[TOOL_CALLS][{"name": "weather", "arguments": %s}, {"name": "weather", "arguments": %s}]',
     "nemotron": '<TOOLCALL>[{"name": "weather", "arguments": %s}, {"name": "weather", "arguments": %s}]</TOOLCALL>',
     "apertus": '<|tools_prefix|>[{"weather": %s}, {"weather": %s}]<|tools_suffix|>',
+    "deepseek_v31": GOOD["deepseek_v31"].replace("<｜tool▁calls▁end｜>", "")
+    + GOOD["deepseek_v31"].replace("<｜tool▁calls▁begin｜>", ""),
+    "kimi": GOOD["kimi"].replace("<|tool_calls_section_end|>", "")
+    + GOOD["kimi"].replace("<|tool_calls_section_begin|>", "").replace(":0", ":1"),
 }
 WITHOUT_JSON = {
     "pythonic": '[weather(city="%s", unit="%s")]',
@@ -262,7 +292,18 @@ WITH_TAGS = {
 <arg_key>unit</arg_key>
 <arg_value>%s</arg_value>
 </tool_call>""",
+    "glm47": (
+        "<tool_call>weather<arg_key>city</arg_key><arg_value>%s</arg_value><arg_key>unit</arg_key>"
+        "<arg_value>%s</arg_value></tool_call>"
+    ),
+    "minimax": """<minimax:tool_call>
+<invoke name="weather">
+<parameter name="city">%s</parameter>
+<parameter name="unit">%s</parameter>
+</invoke>
+</minimax:tool_call>""",
 }
+JOINTS = {"glm47": "", "minimax": ""}  # between calls; others have a newline
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -271,14 +312,15 @@ def test_arguments_in_tags_keep_to_the_schema(guides: dict[str, Guide], style: s
     guide, written = guides[way], WITH_TAGS[style]
     constraint = constraint_for(by_name(style), TOOLS, ToolChoice("required", parallel=True), tokens_of(guide))
     one = written % ('Oslo "S"\n<x>', "C")
-    assert guide.accepts(constraint, one) and guide.accepts(constraint, f"{one}\n{written % ('', 'F')}")
+    two = JOINTS.get(style, "\n").join((one, written % ("", "F")))
+    two = two.replace("\n</minimax:tool_call><minimax:tool_call>", "")  # which stand around all calls
+    assert guide.accepts(constraint, one) and guide.accepts(constraint, two)
     for bad in (written % ("Oslo", "K"), one.replace("unit", "size"), one.replace("weather", "whether"), f"{one} So."):
         assert not guide.accepts(constraint, bad)
-    opening, closing = (
-        ("<seed:tool_call>", "</seed:tool_call>") if style == "seed_oss" else ("<tool_call>", "</tool_call>")
-    )
+    space = {"seed_oss": "seed:", "minimax": "minimax:"}.get(style, "")
     tags = '{"name": "tags", "arguments": {"a": "b"}}'  # its schema is more than a list of parameters
-    assert guide.accepts(constraint, f"{opening}\n{tags}\n{closing}")
+    tags = tags if style == "glm47" else f"\n{tags}\n"
+    assert guide.accepts(constraint, f"<{space}tool_call>{tags}</{space}tool_call>")
 
 
 @pytest.mark.parametrize("style", sorted(TWO))

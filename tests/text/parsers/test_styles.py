@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quire.text.parsers.channels import CHANNELS
 from quire.text.parsers.reasoning import KNOWN, ReasoningMarks, reasoning_of
 from quire.text.parsers.registry import all_styles, by_name, style_of
 from quire.types.errors import InvalidRequest
@@ -22,6 +23,10 @@ pytestmark = pytest.mark.pure
         ("<tool_call>\\n<function={{ name }}>\\n<parameter={{ key }}>", "qwen3_coder"),
         ("<seed:tool_call>\\n<function={{ name }}>\\n<parameter={{ key }}>", "seed_oss"),
         ("<tool_call>{{ name }}\\n<arg_key>{{ tool_call.arguments }}", "glm"),
+        ("<tool_call>{{ name }}<arg_key>{{ key }}</arg_key><arg_value>{{ value }}</arg_value></tool_call>", "glm47"),
+        ("{% set opening = '<minimax:tool_call>' %}<invoke name=", "minimax"),
+        ("<|tool_calls_section_begin|>{{ calls }}<|tool_calls_section_end|>", "kimi"),
+        ("<|start|>assistant<|channel|>final<|message|>{{ content }}<|end|>", "harmony"),
         ("<|start_of_role|>system<|end_of_role|>respond with <|tool_call|> followed by a JSON list", "granite"),
         ("message['content'] + '<|tool|>' + message['tools'] + '<|/tool|>' + '<|end|>'", "phi4"),
         ("<AVAILABLE_TOOLS>{{ tools }}</AVAILABLE_TOOLS><TOOLCALL>[{{ calls }}]</TOOLCALL>", "nemotron"),
@@ -36,7 +41,7 @@ pytestmark = pytest.mark.pure
         ('{{ xml_tools }} <tool_call>\\n{"name": <function-name>, "arguments": <args>}\\n</tool_call>', "generic"),
         ("{{ tools }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ name }}\n```json", "deepseek"),
         ("{{ tools }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", "deepseek_v31"),
-        ("{{ tool_calls }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", "generic"),
+        ("{{ tool_calls }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", "deepseek_v31"),
         ('<tool_calls>[{"name": "f", "arguments": {}}]</tool_calls> and <tool_call>', "hunyuan"),
         ('<|header_start|>assistant<|header_end|>{"name": "a", "parameters": {}}', "llama3"),
         ('<|start_header_id|>assistant<|end_header_id|>{"name": "a", "parameters": {}}', "llama3"),
@@ -68,21 +73,22 @@ def test_the_documentation_names_every_style_and_every_mark_of_thoughts() -> Non
 
 
 def test_an_unknown_name_is_answered_with_those_that_there_are() -> None:
-    with pytest.raises(InvalidRequest, match=r"'gpt'; there are: .*hermes.*, llama3, mistral.*, generic"):
+    with pytest.raises(InvalidRequest, match=r"'gpt'; there are: .*hermes.*, llama3, .*mistral.*, generic"):
         by_name("gpt")
 
 
-@pytest.mark.parametrize("marks", KNOWN, ids=lambda marks: marks.opening + (marks.answer or ("",))[0])
+@pytest.mark.parametrize("marks", KNOWN, ids=lambda marks: "".join((marks.opening, *marks.more)))
 def test_thoughts_are_known_by_the_template(marks: ReasoningMarks) -> None:
-    answer = "".join(marks.answer or ())
+    answer = "".join((*(marks.answer or ()), marks.call))
     assert reasoning_of(["plain", f"{{{{ content.split('{marks.closing}')[-1] }}}} {answer}"]) == marks
     assert reasoning_of(["plain"]) is None
+    assert reasoning_of(["<|start|>assistant<|channel|>analysis<|message|>", marks.closing]) is CHANNELS
 
 
 def test_an_answer_begins_in_a_thought_if_the_prompt_ends_with_its_mark() -> None:
     think = KNOWN[0]
-    assert think.begins_in("<|im_start|>assistant\n<think>\n") and think.begins_in("<|Assistant|><think>")
-    assert not think.begins_in("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert think.begun_in("<|im_start|>assistant\n<think>\n") == think.begun_in("<|Assistant|><think>") == "<think>"
+    assert not think.begun_in("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     channel = next(marks for marks in KNOWN if marks.label)
-    assert channel.begins_in("<|turn>model\n<|channel>thought\n") and not channel.begins_in("<|turn>model\n<|channel>")
-    assert not think.begins_in("<|im_start|>user\nWhat does <think> mean?<|im_end|>\n<|im_start|>assistant\n")
+    assert channel.begun_in("<|turn>model\n<|channel>thought\n") and not channel.begun_in("<|turn>model\n<|channel>")
+    assert not think.begun_in("<|im_start|>user\nWhat does <think> mean?<|im_end|>\n<|im_start|>assistant\n")

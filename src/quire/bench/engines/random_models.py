@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from quire.models.draw import draw
 from quire.weights.checkpoint import open_checkpoint
@@ -109,6 +109,58 @@ OLMO2_7B = {
     "tie_word_embeddings": False,
     "eos_token_id": 100257,
 }
+QWEN3_30B_A3B = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "vocab_size": 151936,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "eos_token_id": 151645,
+}
+DEEPSEEK_V2_LITE = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "q_lora_rank": None,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "topk_method": "greedy",
+    "routed_scaling_factor": 1.0,
+    "norm_topk_prob": False,
+    "vocab_size": 102400,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "eos_token_id": 100001,
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "llama8b": _llama(4096, 14336, 32, 32),
     "llama70b": _llama(8192, 28672, 80, 64),
@@ -117,6 +169,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gemma3-4b": GEMMA3_4B,
     "phi4-mini": PHI4_MINI,
     "olmo2-7b": OLMO2_7B,
+    "qwen3-30b-a3b": QWEN3_30B_A3B,
+    "deepseek-v2-lite": DEEPSEEK_V2_LITE,
 }
 COMMON = {"max_position_embeddings": 131072, "torch_dtype": "bfloat16", "initializer_range": 0.02}
 
@@ -126,8 +180,40 @@ def write_config(folder: Path, shape: str) -> None:
     Path(folder, "config.json").write_text(json.dumps(COMMON | SHAPES[shape]))
 
 
-def num_multiplied(folder: Path) -> int:
-    """Return how many weights a token is multiplied with: all matrices, the head included."""
+class MultipliedWeights(NamedTuple):
+    """How many weights tokens are multiplied with, the head included."""
+
+    shared: int  # by all tokens
+    of_experts: int = 0  # of all experts of all layers
+    num_experts: int = 1  # of a layer
+    top: int = 1  # that a token chooses
+
+    @property
+    def of_a_token(self) -> int:
+        """Weights that one token is multiplied with."""
+        return self.shared + self.of_experts * self.top // self.num_experts
+
+    def distinct_experts(self, num_tokens: float) -> float:
+        """Return how many experts of a layer so many tokens choose, if all are equally likely."""
+        return self.num_experts * (1 - (1 - self.top / self.num_experts) ** num_tokens)
+
+    def read(self, num_tokens: float) -> float:
+        """Return how many weights a step of so many tokens reads."""
+        return self.shared + self.of_experts * self.distinct_experts(num_tokens) / self.num_experts
+
+
+def multiplied_weights(folder: Path) -> MultipliedWeights:
+    """Count the weights of a random model."""
     graph = draw(open_checkpoint(folder, LOAD_FORMAT)).graph
-    names = {node.weights["weight"] for node in graph.nodes if node.op.name == "linear"}
-    return sum(prod(int(size) for size in graph.shapes[str(name)]) for name in names)
+
+    def count(op: str, *words: str) -> int:
+        names = {node.weights[word] for node in graph.nodes if node.op.name == op for word in words}
+        return sum(prod(int(size) for size in graph.shapes[str(name)]) for name in names if name is not None)
+
+    shared = count("linear", "weight") + count("route", "weight") + count("attention_latent", "keys", "values")
+    route = next((node for node in graph.nodes if node.op.name == "route"), None)
+    if route is None:
+        return MultipliedWeights(shared)
+    num_experts = int(graph.shapes[str(route.weights["weight"])][0])
+    of_experts = count("experts", "gate", "up", "down")
+    return MultipliedWeights(shared, of_experts, num_experts, route.attrs["top"])

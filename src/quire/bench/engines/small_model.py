@@ -1,13 +1,14 @@
 """Write a random model of any architecture that GGUF files can have, in the size of SmolLM2-135M.
 
 Its configuration has the keys that our architecture reads and its tensors are the ones that our architecture names, so
-a new architecture needs no line here. One that needs a key beyond VALUES cannot be written.
+most architectures need no line here. llama.cpp must load the file too: what it requires beyond that is in OWN_HEAD and
+OTHER_VALUES. One that needs a key beyond VALUES cannot be written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +42,12 @@ VALUES: dict[str, int | float] = {
     "rope.dimension_count": 64,
 }
 
+OTHER_VALUES: dict[str, dict[str, int | float]] = {
+    "gptneox": {"attention.head_count_kv": 9, "use_parallel_residual": True}
+}
+# Architectures whose files always have a head. In the others it is the table of embeddings, as in SmolLM2.
+OWN_HEAD = frozenset({"gptneox", "nemotron", "olmo2", "phi2", "phi3", "stablelm", "xverse"})
+
 
 @dataclass(frozen=True, slots=True)
 class _Header:
@@ -67,14 +74,18 @@ def write_small_model(architecture: str, tokenizer_model: Path, folder: Path) ->
 
 
 def _config(arch: Architecture) -> dict[str, Any]:
-    keys = arch.keys.gguf
-    spelled = {ours: keys.spelling.get(ours, ours) for ours in VALUES if ours in keys.read}
-    values = {f"{arch.gguf}.{name}": VALUES[ours] for ours, name in spelled.items()}
-    return {"general.architecture": arch.gguf, "general.name": f"random {arch.gguf}", **values}
+    keys, values = arch.keys.gguf, {**VALUES, **OTHER_VALUES.get(arch.gguf or "", {})}
+    spelled = {ours: keys.spelling.get(ours, ours) for ours in values if ours in keys.read}
+    named = {f"{arch.gguf}.{name}": values[ours] for ours, name in spelled.items()}
+    # llama.cpp reads families from general.name, and then requires their special tokens
+    return {"general.architecture": arch.gguf, "general.name": "random weights", **named}
 
 
 def _shapes(arch: Architecture, config: Mapping[str, Any], vocab_size: int) -> dict[str, Shape]:
-    """The tensors of a model whose head is its table of embeddings, as in SmolLM2."""
+    """The tensors of a model, with the biases that config.json files of its architecture declare by default."""
     table = SimpleNamespace(shape=(vocab_size, VALUES["embedding_length"]))
-    header = _Header("gguf", config, {"token_embd.weight": table})
-    return stored_shapes("gguf", read_config(header, arch.keys, arch.config), arch.names)
+    tensors = {"token_embd.weight": table, **({"output.weight": table} if arch.gguf in OWN_HEAD else {})}
+    found = read_config(_Header("gguf", config, tensors), arch.keys, arch.config)
+    declared = arch.keys.config
+    biased = {word for flag, words in declared.biases.items() if declared.defaults.get(flag) for word in words}
+    return stored_shapes("gguf", replace(found, biased=frozenset(biased)), arch.names)

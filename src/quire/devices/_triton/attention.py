@@ -187,16 +187,22 @@ def attend(
     elif len(work.wide):
         _launch(*tensors, 1, work.wide, configs.wide, scale, terms, hidden)
     if merges:
-        parts = (work.partial_out, work.partial_lse, work.first_part, work.num_parts, terms.sinks, out, out.stride(0))
-        constants = {
-            "HEADS": out.shape[1],
-            "DIM": out.shape[2],
-            "DIM_PADDED": padded(out.shape[2]),
-            "SINKS": terms.sinks is not None,
-            "BLOCK_HEADS": MERGED_HEADS,
-            "AHEAD": 4,
-        }
-        launch(_merge, (q.shape[0], triton.cdiv(q.shape[1], MERGED_HEADS)), parts, constants, LaunchShape(2))
+        merge_parts(work, out, terms.sinks)
+
+
+def merge_parts(work: AttentionWork, out: Tensor, sinks: Tensor | None = None) -> None:
+    """Merge the partial results of all tokens that have several, into `out` [T, heads, dim]."""
+    num_tokens, num_heads, dim = out.shape
+    parts = (work.partial_out, work.partial_lse, work.first_part, work.num_parts, sinks, out, out.stride(0))
+    constants = {
+        "HEADS": num_heads,
+        "DIM": dim,
+        "DIM_PADDED": padded(dim),
+        "SINKS": sinks is not None,
+        "BLOCK_HEADS": MERGED_HEADS,
+        "AHEAD": 4,
+    }
+    launch(_merge, (num_tokens, triton.cdiv(num_heads, MERGED_HEADS)), parts, constants, LaunchShape(2))
 
 
 def _launch(q, k_cache, v_cache, tables, positions, work, out, index, items, config, scale, terms, hidden) -> None:

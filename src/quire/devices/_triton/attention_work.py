@@ -40,6 +40,7 @@ class AttentionKind(NamedTuple):
     value_dim: int
     window: int | None = None
     chunk: int | None = None
+    is_latent: bool = False  # all heads read the same latents; `kv_heads` are blocks of `group` heads each
 
     @classmethod
     def of(cls, spec: PagedKV, width: int) -> AttentionKind:

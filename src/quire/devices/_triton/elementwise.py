@@ -62,6 +62,8 @@ def _map(
     if KIND == "add" or KIND == "multiply":
         w = tl.load(y + token * DIM + columns, mask=mask, other=0.0).to(tl.float32)
         v = v + w if KIND == "add" else v * w
+    elif KIND == "scale_rows":
+        v *= tl.load(y + token).to(tl.float32)
     elif KIND == "scale":
         v *= a
     elif KIND == "scale_by":
@@ -85,8 +87,8 @@ def map_numbers(
 ) -> Tensor:  # fmt: skip
     """Write the op `kind` of columns start, start + 1, … of x [T, dim] to `out` [T, width], which may be x; return it.
 
-    kind: an activation; add, multiply (with y); scale (a); scale_by (weight); softcap (factor a, cap b); clamp (a);
-    xielu (positive a, negative b, beta c, eps d); copy.
+    kind: an activation; add, multiply, scale_rows (with y); scale (a); scale_by (weight); softcap (factor a, cap b);
+    clamp (a); xielu (positive a, negative b, beta c, eps d); copy.
     """
     tokens, dim = out.shape
     block = min(triton.next_power_of_2(dim), BLOCK)

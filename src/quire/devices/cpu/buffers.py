@@ -9,9 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from quire.devices.base import Limits
+
 BufferKind = Literal["rows", "quants"]
 Columns = tuple[int, int, int]  # buffer, first column, number of columns
 NO_COLUMNS: Columns = (-1, 0, 0)
+BLOCK = 32
+BLOCK_BYTES = BLOCK + 2 * 4 + 2 * 2  # of quants: the numbers, a scale and a sum, two sums of halves
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +28,11 @@ class Buffer:
     dim: int
     num_live: int = 1  # values in it that are still to be read
     has_parts: bool = False  # do values in it overlap?
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return 4 * self.dim if self.kind == "rows" else self.dim // BLOCK * BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,14 @@ class Buffers:
         place.buffer.num_live -= 1
         if place.buffer.num_live == 0:
             self._free.append(place.buffer)
+
+    def num_bytes(self, limits: Limits) -> int:
+        """Bytes of all of them. A step has at most one logit row for each token."""
+        max_logits = min(limits.max_logits, limits.max_tokens)
+        return sum(
+            buffer.row_bytes * (max_logits if buffer.for_logits else limits.max_tokens)
+            for buffer in (*self.rows, *self.quants)
+        )
 
     def create(self, program: Any) -> None:
         """Create them, in the order of their indices."""

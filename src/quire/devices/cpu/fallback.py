@@ -68,12 +68,15 @@ class FallbackStep:
 
 
 def nodes_without_kernel(graph: Graph, kernels: Collection[str]) -> Sequence[Node]:
-    """Return the nodes that must fall back, after one warning for each op that has no kernel."""
-    missing = [node for node in graph.nodes if node.op.name not in kernels]
-    for name in dict.fromkeys(node.op.name for node in missing):
+    """Return the nodes that must fall back."""
+    caches = {node.cache for node in graph.nodes if node.op.name not in kernels and node.cache is not None}
+    return [node for node in graph.nodes if node.op.name not in kernels or node.cache in caches]
+
+
+def warn_of_fallback(graph: Graph, kernels: Collection[str]) -> None:
+    """Log one warning for each op of the graph that has no kernel."""
+    for name in dict.fromkeys(node.op.name for node in graph.nodes if node.op.name not in kernels):
         logger.warning(
             "The op %s has no native kernel. It runs on its numpy reference, many times slower. Others run natively.",
             name,
         )
-    caches = {node.cache for node in missing if node.cache is not None}
-    return [node for node in graph.nodes if node.op.name not in kernels or node.cache in caches]

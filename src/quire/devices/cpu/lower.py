@@ -22,10 +22,10 @@ from quire.graph.passes.rewrite import rewrite
 from quire.ops.cache import PagedKV
 
 from . import FACTS
-from .buffers import NO_COLUMNS, Buffers, BufferSlice, Columns
+from .buffers import BLOCK, NO_COLUMNS, Buffers, BufferSlice, Columns
 from .experts import lower_experts, lower_route
-from .fallback import Fallback, PlacedNode, nodes_without_kernel
-from .pack import BLOCK, Packer
+from .fallback import Fallback, PlacedNode, nodes_without_kernel, warn_of_fallback
+from .pack import IndexesWeights, Packer
 from .program import NativeProgram
 
 NO_QUANTS = NO_VECTOR = -1
@@ -38,16 +38,13 @@ def supports(node: Node) -> bool:
 
 def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse: bool = True) -> NativeProgram:
     """Fill an empty native program, which is the packer's too. Without `fuse`, plain kernels alone."""
-    graph = narrow_tail(graph)
-    graph = rewrite(graph, RULES, supports) if fuse else graph
     for spec in graph.caches:
         if isinstance(spec, PagedKV):
             dims = (spec.num_heads, spec.key_dim, spec.value_dim)
             program.cache(limits.kv_dtype, *dims, spec.window or 0, spec.chunk or 0)
         else:
             program.cache(limits.kv_dtype, 1, spec.dim, spec.rope_dim, 0, 0)
-    lowering = _Lowering(graph, packer, nodes_without_kernel(graph, KERNELS))
-    lowering.walk()
+    lowering = _walked(graph, packer, fuse)
     lowering.buffers.create(program)
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
@@ -56,10 +53,24 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
     return NativeProgram(program, vocab, places, limits.num_blocks, _fallback(program, lowering, limits))
 
 
+def planned_buffers(graph: Graph, weights: IndexesWeights, fuse: bool) -> Buffers:
+    """Return the buffers that a program of this graph has."""
+    return _walked(graph, weights, fuse).buffers
+
+
+def _walked(graph: Graph, weights: IndexesWeights, fuse: bool) -> _Lowering:
+    graph = narrow_tail(graph)
+    graph = rewrite(graph, RULES, supports) if fuse else graph
+    lowering = _Lowering(graph, weights, nodes_without_kernel(graph, KERNELS))
+    lowering.walk()
+    return lowering
+
+
 def _fallback(program: Any, lowering: _Lowering, limits: Limits) -> Fallback | None:
     """Return the nodes that run on their references; None: all have kernels."""
     if not lowering.called:
         return None
+    warn_of_fallback(lowering.graph, KERNELS)
     weights = lowering.packer.weights
     fallback = Fallback(Interpreter(lowering.graph, weights, limits.num_blocks, limits.block_tokens))
     for node, inputs, outputs in lowering.called:
@@ -70,7 +81,7 @@ def _fallback(program: Any, lowering: _Lowering, limits: Limits) -> Fallback | N
 class _Lowering:
     """The walk's state. Values are released when their last reader has been emitted, after its outputs have a place."""
 
-    def __init__(self, graph: Graph, packer: Packer, without_kernel: Sequence[Node] = ()) -> None:
+    def __init__(self, graph: Graph, packer: IndexesWeights, without_kernel: Sequence[Node] = ()) -> None:
         self.graph, self.packer = graph, packer
         self.called: list[tuple[Node, list[Columns], list[Columns]]] = []  # nodes that fall back: inputs, outputs
         self._without_kernel = {id(node) for node in without_kernel}

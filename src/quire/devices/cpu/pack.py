@@ -7,7 +7,7 @@ kernel multiplies exactly the numbers of quire.quant. Rows that are not whole bl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from . import FACTS, QUANTIZED
 
 Array = NDArray[Any]
 
-BLOCK, LANES = 32, 8  # numbers of a block, rows of a panel
+LANES = 8  # rows of a panel
 STACKED = -1  # instead of a width: rows are padded
 SAMPLED_MATRICES = 4  # of a stack, with which variants of kernels are compared
 
@@ -61,6 +61,20 @@ class Packed(NamedTuple):
     format: str
     shape: tuple[int, int]
     panels: Array  # uint8, a view of the program's memory
+
+
+class IndexesWeights(Protocol):
+    """What the walk over a graph asks about its weights."""
+
+    @property
+    def weights(self) -> Weights: ...
+    def is_quantized(self, name: str) -> bool: ...
+    def rows_of(self, name: str) -> int: ...
+    def matrix(self, name: str, target: str | None = None) -> int: ...
+    def stack(self, name: Any) -> int: ...
+    def vector(self, name: Any, width: int | None = None) -> int: ...
+    def vector_of_stack(self, name: Any) -> int: ...
+    def numbers(self, name: str) -> Array: ...
 
 
 class Packer:

@@ -25,8 +25,10 @@ FACTS = DeviceFacts(
         {
             *("qkv_attention", "gated_linear", "normed_gated_linear", "activated_linear", "normed_linear"),
             *("linear_add", "scaled_linear_add", "normed_linear_add", "head", "normed_head", "scaled_embed"),
+            *("normed_route", "experts_add"),
         }
     ),
+    plan="quire.devices.cuda.plan",
     packages=("torch", "triton"),  # a torch that was built for CPUs alone comes without triton
     driver=Path("/dev/nvidiactl"),
 )

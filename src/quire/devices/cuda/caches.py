@@ -10,24 +10,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.ops.cache import PagedKV
+from quire.ops.cache import CacheSpec, Latent
 
 
 @dataclass(slots=True, eq=False)
 class Caches:
-    """K and V of every layer. The last block is for padding.
+    """K and V, or the latents, of every layer. The last block is for padding.
 
     Layers whose keys and values have one size are in one tensor [layers, 2, blocks, kv_heads, block_tokens, dim].
-    Others have a tensor for K and one for V, [layers, blocks, kv_heads, block_tokens, dim] each.
+    Others have a tensor for K and one for V, [layers, blocks, kv_heads, block_tokens, dim] each. Layers of latent
+    attention have one, [layers, blocks, 1, block_tokens, dim + rope_dim].
     """
 
-    specs: Sequence[PagedKV]  # of the layers
+    specs: Sequence[CacheSpec]  # of the layers
     block_tokens: int
     dtype: torch.dtype
     device: torch.device
     num_blocks: int  # that requests may use
     _tensors: list[Tensor] = field(default_factory=list)
-    _pairs: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # K and V of every layer
+    _layers: list[tuple[Tensor, ...]] = field(default_factory=list)  # K and V, or the latents, of every layer
 
     def __post_init__(self) -> None:
         self.resize(self.num_blocks)
@@ -50,18 +51,24 @@ class Caches:
 
     def of(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return K and V of one layer: [blocks, kv_heads, block_tokens, dim] each."""
-        return self._pairs[layer]
+        keys, values = self._layers[layer]
+        return keys, values
+
+    def latents_of(self, layer: int) -> Tensor:
+        """Return the latents of one layer, each with its rotated key: [blocks, block_tokens, dim + rope_dim]."""
+        (latents,) = self._layers[layer]
+        return latents[:, 0]
 
     def resize(self, num_blocks: int) -> None:
         """Allocate another number of blocks, all empty. The old ones are freed first: memory does not hold both."""
         self.num_blocks = num_blocks
-        self._tensors, self._pairs = [], []
-        pairs: dict[int, tuple[Tensor, Tensor]] = {}
-        for sizes in dict.fromkeys((spec.num_heads, spec.key_dim, spec.value_dim) for spec in self.specs):
-            layers = [i for i, spec in enumerate(self.specs) if (spec.num_heads, spec.key_dim, spec.value_dim) == sizes]
-            keys, values = self._allocate(len(layers), *sizes)
-            pairs |= {layer: (keys[i], values[i]) for i, layer in enumerate(layers)}
-        self._pairs = [pairs[layer] for layer in range(len(self.specs))]
+        self._tensors, self._layers = [], []
+        found: dict[int, tuple[Tensor, ...]] = {}
+        for sizes in dict.fromkeys(map(_sizes, self.specs)):
+            layers = [layer for layer, spec in enumerate(self.specs) if _sizes(spec) == sizes]
+            parts = self._allocate(len(layers), *sizes)
+            found |= {layer: tuple(part[i] for part in parts) for i, layer in enumerate(layers)}
+        self._layers = [found[layer] for layer in range(len(self.specs))]
 
     def copy(self, copies: NDArray[Any]) -> None:
         """Copy the first tokens of one block to another, for every (from, to, num tokens) of [C, 3], in order."""
@@ -69,14 +76,19 @@ class Caches:
             for each in self._tensors:
                 each[..., target, :, :num_tokens, :] = each[..., source, :, :num_tokens, :]
 
-    def _allocate(self, num_layers: int, num_heads: int, key_dim: int, value_dim: int) -> tuple[Tensor, Tensor]:
-        """Return K and V of layers of one shape: [layers, blocks, kv_heads, block_tokens, dim] each."""
+    def _allocate(self, num_layers: int, num_heads: int, dims: tuple[int, ...]) -> tuple[Tensor, ...]:
+        """Return the parts of layers of one shape: [layers, blocks, kv_heads, block_tokens, dim] each."""
         block = (self.num_blocks + 1, num_heads, self.block_tokens)
         options: Any = {"dtype": self.dtype, "device": self.device}
-        if key_dim == value_dim:
-            both = torch.zeros((num_layers, 2, *block, key_dim), **options)
+        if len(dims) == 2 and dims[0] == dims[1]:
+            both = torch.zeros((num_layers, 2, *block, dims[0]), **options)
             self._tensors.append(both)
             return both[:, 0], both[:, 1]
-        keys, values = (torch.zeros((num_layers, *block, dim), **options) for dim in (key_dim, value_dim))
-        self._tensors += [keys, values]
-        return keys, values
+        parts = tuple(torch.zeros((num_layers, *block, dim), **options) for dim in dims)
+        self._tensors += parts
+        return parts
+
+
+def _sizes(spec: CacheSpec) -> tuple[int, tuple[int, ...]]:
+    """The heads of a layer, and the sizes of what is stored of each."""
+    return (1, (spec.values_per_token,)) if isinstance(spec, Latent) else (spec.num_heads, spec.vectors)

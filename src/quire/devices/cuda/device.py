@@ -11,16 +11,13 @@ from pathlib import Path
 
 import torch
 
-from quire.devices._triton.attention import configs_for
+from quire.devices._triton import attention, latent
 from quire.devices._triton.attention_work import AttentionKind, WorkLimits
 from quire.devices._triton.chain import compile_ahead
 from quire.devices.base import DEFAULT_OPTIONS, KernelReport, Limits, LoweringOptions, Peaks
-from quire.devices.errors import NoKernel
 from quire.devices.facts import DeviceFacts, DeviceMemory, DeviceUnavailable, MemoryKind
 from quire.graph.graph import Graph
-from quire.graph.passes.narrow import narrow_tail
 from quire.graph.weight import Weights
-from quire.ops.cache import PagedKV
 from quire.types.errors import OutOfDeviceMemory
 
 from . import ACTIVATIONS, FACTS
@@ -28,11 +25,13 @@ from .attention import AttendCache
 from .caches import Caches
 from .few_rows import FewRows
 from .instructions import Attend, Instruction
-from .lower import Lowering, fuse_graph
+from .latent import AttendLatent
+from .lower import Lowering
 from .program import CudaProgram
 from .sampler import DeviceSampler
 from .tiles import ProductKey, TileChoice, Tiles, shipped
 from .tuned_table import TunedTable, TuningTarget
+from .values import prepare_graph
 from .variants import Variant
 from .warm_up import largest_step, warm_up_steps
 from .weights import Placer
@@ -76,13 +75,12 @@ class CudaDevice:
         tiles = Tiles(_num_processors(device), is_fixed, _known(device, table))
         placer = Placer(weights, device, dtype, tiles, options.quantize)
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
-        graph = narrow_tail(graph)
-        graph = fuse_graph(graph) if options.fuse else graph
+        graph = prepare_graph(graph, options.fuse)
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         captures = options.captures and device.type == "cuda"
         instructions = lowering.walk()
-        work = _work(instructions, limits, device, is_fixed)
+        work = _work(instructions, limits, placer, is_fixed)
         if placer.dequantized:
             kinds = ", ".join(sorted(placer.dequantized))
             logger.info("matrices in %s are dequantized: there is no kernel for these formats", kinds)
@@ -170,30 +168,33 @@ def _compile(program: CudaProgram, limits: Limits) -> None:
 
 
 def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:
-    specs = tuple(spec for spec in graph.caches if isinstance(spec, PagedKV))
-    if len(specs) < len(graph.caches):
-        raise NoKernel("Latent attention has no kernel on this device.")
-    return Caches(specs, limits.block_tokens, DTYPES[limits.kv_dtype], device, num_blocks)
+    return Caches(graph.caches, limits.block_tokens, DTYPES[limits.kv_dtype], device, num_blocks)
 
 
 def _work(
-    instructions: Sequence[Instruction], limits: Limits, device: torch.device, is_fixed: bool
+    instructions: Sequence[Instruction], limits: Limits, placer: Placer, is_fixed: bool
 ) -> dict[AttentionKind, WorkLimits]:
     """Return how attention is split, for each kind of layer."""
-    kinds = [each.kind for each in instructions if isinstance(each, Attend | AttendCache)]
-    return {kind: _work_of(kind, limits, device, is_fixed) for kind in dict.fromkeys(kinds)}
+    kinds = [each.kind for each in instructions if isinstance(each, Attend | AttendCache | AttendLatent)]
+    return {kind: _work_of(kind, limits, placer, is_fixed) for kind in dict.fromkeys(kinds)}
 
 
-def _work_of(kind: AttentionKind, limits: Limits, device: torch.device, is_fixed: bool) -> WorkLimits:
-    configs = configs_for(kind.dim, DTYPES[limits.kv_dtype], group=kind.group, fixed=is_fixed)
+def _work_of(kind: AttentionKind, limits: Limits, placer: Placer, is_fixed: bool) -> WorkLimits:
+    configs: attention.AttentionConfigs | latent.LatentConfigs
+    if kind.is_latent:
+        configs, ctas_per_sm = latent.configs_for(kind.group, placer.dtype, DTYPES[limits.kv_dtype]), 1
+    else:
+        configs = attention.configs_for(kind.dim, DTYPES[limits.kv_dtype], group=kind.group, fixed=is_fixed)
+        ctas_per_sm = CTAS_PER_SM
+    num_processors = _num_processors(placer.device)
     return WorkLimits(
         max_tokens=limits.max_tokens,
         max_rows=limits.max_rows,
         max_length=limits.max_blocks * limits.block_tokens,
         kv_heads=kind.kv_heads,
         group=kind.group,
-        num_ctas=_num_processors(device) * CTAS_PER_SM,
-        wide_ctas=_num_processors(device),
+        num_ctas=num_processors * ctas_per_sm,
+        wide_ctas=num_processors,
         narrow_queries=configs.narrow.block_m,
         wide_queries=configs.wide.block_m,
         block_tokens=limits.block_tokens,

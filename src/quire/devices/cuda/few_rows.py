@@ -17,6 +17,7 @@ from torch import Tensor
 from quire.devices._triton.rope import RopeTables
 
 from .caches import Caches
+from .experts import Experts
 from .few_rows_model import ACTIVATIONS, ALL_HEADS, HEAD_DIMS, ModelInstructions
 from .instructions import Instruction, Run
 from .nvrtc import CudaError, Kernel, LaunchConfig, compile_kernel, current_stream
@@ -112,6 +113,11 @@ class FewRows:
         """Compile the kernels. None: the kernel does not support this model or this GPU."""
         model = ModelInstructions.of(instructions)
         if model is None:
+            has_experts = any(isinstance(each, Experts) for each in instructions)
+            logger.info(
+                "steps of few rows run as several kernels: the one kernel does not support %s",
+                "experts" if has_experts else "such layers",
+            )
             return None
         reason = model.unsupported(caches)
         if reason is not None:

@@ -17,16 +17,22 @@ from .tiles import Tiles
 ALONE = Around()  # a plain product, nothing fused
 
 
-class Multiplies(Protocol):
-    """The interface of a matrix for instructions, in any format."""
+class Prefetches(Protocol):
+    """Weights, whose first ones an earlier product may prefetch, and which prefetch those of a later one."""
 
-    scratch: Scratch
     ahead: Tensor | None  # the first weights of the next product, as bytes
 
     @property
-    def rounds(self) -> bool: ...
-    @property
     def raw(self) -> Tensor: ...
+
+
+class Multiplies(Prefetches, Protocol):
+    """The interface of a matrix for instructions, in any format."""
+
+    scratch: Scratch
+
+    @property
+    def rounds(self) -> bool: ...
     def streams(self, num_tokens: int) -> bool: ...
     def few(self, x: Tensor | Rounded, dtype: torch.dtype, around: Around = ALONE) -> Tensor: ...
     def many(self, x: Tensor | Rounded, dtype: torch.dtype | None = None) -> Product: ...

@@ -6,6 +6,8 @@ qkv_attention      one product, one kernel with norms of heads, rope and the KV 
 gated_linear       one product over both matrices, or one kernel with the activation
 linear_add         the sum is the last stage of the product, or the first of the next norm; also with a norm of the
                    product (normed_linear_add) or a factor (scaled_linear_add)
+experts_add        the sum of the experts' answers is added to the residual
+normed_route       the RMS norm and the choice of experts are one kernel
 activated_linear, head, scaled_embed    what follows a product or a lookup
 normed_…, and the norm of qkv_attention the RMS norm is part of the product, or of the kernel that adds the residual
 
@@ -27,35 +29,20 @@ from quire.devices._triton.norm import Norm
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables
 from quire.devices.errors import NoKernel
 from quire.graph.graph import Graph, Node, Value
-from quire.graph.passes.fuse import RULES
-from quire.graph.passes.rewrite import rewrite
+from quire.ops.cache import Latent
 
-from . import FACTS
 from .attention import lower_attention, lower_bidirectional, terms_of
 from .caches import Caches
+from .expert_tiles import ExpertTiles
+from .experts import lower_experts, lower_route
 from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
-from .linear import Multiplies
+from .latent import lower_latent
+from .linear import Multiplies, Prefetches
 from .plain import EmbedPositions, Map, Multiply, Normalize, Rotate, ScaleByPosition
+from .values import SUMS, HeldValues
 from .weights import Placer
 
 AHEAD_BYTES = 4 << 20  # more would evict from the cache what the running product still needs
-SUMS = ("linear_add", "scaled_linear_add", "normed_linear_add")
-AFTER_LOGITS = ("scale", "softcap")  # computed in float32, like the logits
-
-
-def fuse_graph(graph: Graph) -> Graph:
-    """Return the graph with the fused ops that the device has kernels for."""
-
-    def supports(node: Node) -> bool:
-        if node.op.name in SUMS:  # the sum may be left to the next norm, and nothing norms the logits
-            return node.output != graph.outputs.get("logits")
-        if node.op.name not in FACTS.fused_ops or node.cache is None:
-            return node.op.name in FACTS.fused_ops
-        spec = graph.kv_of(node)
-        has_heads = spec.key_dim == spec.value_dim and spec.key_dim % 2 == 0
-        return has_heads and node.attrs["head_group"] in (0, spec.key_dim)
-
-    return rewrite(graph, RULES, supports)
 
 
 class Lowering:
@@ -66,12 +53,9 @@ class Lowering:
     ) -> None:
         self.graph, self.placer, self.caches = graph, placer, caches
         self.num_positions, self.fixed_chunk = num_positions, fixed_chunk
-        self._readers: dict[int, list[Node]] = {}
-        for node in graph.nodes:
-            for value in node.inputs:
-                self._readers.setdefault(value.id, []).append(node)
+        self._values = HeldValues(graph)
         self._turns: dict[tuple[str | None, float], RopeTables] = {}
-        self._float32 = self._float_values()
+        self.expert_tiles = ExpertTiles(placer.tiles.is_fixed)
 
     def walk(self) -> list[Instruction]:
         """Return all instructions, including those that free values."""
@@ -81,26 +65,18 @@ class Lowering:
             if emit is None:
                 raise NoKernel(f"The op {node.op.name} has no kernel on this device.")
             instructions.append(emit(self, node))
-            values = dict.fromkeys(value.id for value in node.inputs if self.is_last_reader(node, value))
-            if values:
-                instructions.append(Forget(tuple(values)))
+            if values := self._values.last_read_by(node):
+                instructions.append(Forget(values))
         look_ahead([each.linear for each in instructions if hasattr(each, "linear")])
         return instructions
 
     def is_last_reader(self, node: Node, value: Value) -> bool:
         """Is a value read by no later node, and no output of the graph?"""
-        return self._readers[value.id][-1] is node and value.id != self.graph.output.id
+        return self._values.is_last_reader(node, value)
 
     def is_float32(self, value: Value) -> bool:
         """Is a value logits, or do logits come from it number by number?"""
-        return value.id in self._float32
-
-    def _float_values(self) -> set[int]:
-        found = {value.id for value in self.graph.outputs.values()}
-        for node in reversed(self.graph.nodes):
-            if node.op.name in AFTER_LOGITS and node.output.id in found:
-                found.add(node.inputs[0].id)
-        return found
+        return self._values.is_float32(value)
 
     # --- weights
 
@@ -124,7 +100,7 @@ class Lowering:
 
     def reads_fp8(self, value: Value) -> bool:
         """Do FP8 products that add to a residual read a value, and nothing else?"""
-        readers = self._readers.get(value.id, [])
+        readers = self._values.readers.get(value.id, [])
         return bool(readers) and all(
             node.op.name in SUMS and node.input("residual") != value and self.placer.is_fp8((name_of(node, "weight"),))
             for node in readers
@@ -212,6 +188,25 @@ def _attention(lowering: Lowering, node: Node) -> Instruction:
     return lower_attention(node, spec, lowering.placer, lowering.caches, lowering.fixed_chunk)
 
 
+def _route(lowering: Lowering, node: Node) -> Instruction:
+    """route and normed_route."""
+    return lower_route(node, lowering.placer, lowering.norm(node), lowering.expert_tiles)
+
+
+def _experts(lowering: Lowering, node: Node) -> Instruction:
+    """experts and experts_add."""
+    residual = node.input("residual") if "residual" in node.op.inputs else None
+    copies = residual is not None and (residual in node.inputs[:-1] or not lowering.is_last_reader(node, residual))
+    return lower_experts(node, lowering.placer, lowering.expert_tiles, copies)
+
+
+def _attention_latent(lowering: Lowering, node: Node) -> Instruction:
+    assert node.cache is not None
+    spec = lowering.graph.caches[node.cache]
+    assert isinstance(spec, Latent)
+    return lower_latent(node, spec, lowering.placer, lowering.caches, lowering.fixed_chunk)
+
+
 def _attention_bidirectional(lowering: Lowering, node: Node) -> Instruction:
     return lower_bidirectional(node, lowering.placer)
 
@@ -278,9 +273,13 @@ EMIT: dict[str, Emit] = {
     "rope": _rope,
     "scale_by_position": _scale_by_position,
     **dict.fromkeys(
-        ("activation", "xielu", "add", "multiply", "scale", "scale_by", "softcap", "clamp", "columns"), _map
+        ("activation", "xielu", "add", "multiply", "scale", "scale_rows", "scale_by", "softcap", "clamp", "columns"),
+        _map,
     ),
+    **dict.fromkeys(("route", "normed_route"), _route),
+    **dict.fromkeys(("experts", "experts_add"), _experts),
     **dict.fromkeys(("attention", "attention_shared"), _attention),
+    "attention_latent": _attention_latent,
     "attention_bidirectional": _attention_bidirectional,
     "qkv_attention": _qkv_attention,
     **dict.fromkeys(("gated_linear", "normed_gated_linear"), _gated_linear),
@@ -291,7 +290,7 @@ EMIT: dict[str, Emit] = {
 }
 
 
-def look_ahead(linears: Sequence[Multiplies]) -> None:
+def look_ahead(linears: Sequence[Prefetches]) -> None:
     """Let each product prefetch the first weights of the next one; the last one those of the next step."""
     for linear, following in zip(linears, [*linears[1:], *linears[:1]], strict=True):
         linear.ahead = following.raw[:AHEAD_BYTES]

@@ -37,9 +37,11 @@ from quire.types.errors import OutOfDeviceMemory
 from .attention import AttendsWide
 from .caches import Caches
 from .capture import Buckets, CapturedStep, GraphKind, capture
+from .experts import Experts
 from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, fill
 from .instructions import AddProduct, Attend, Gate, Head, Instruction, Run
 from .int4 import Int4Linear
+from .latent import AttendLatent
 from .linear import Linear
 from .out_of_memory import convert_out_of_memory
 from .pending import CudaPending, HostLogits, Staging
@@ -60,6 +62,10 @@ IDLE_BYTES = 1 << 30  # free memory below which nothing more is captured in idle
 def _has_room() -> bool:
     """Return whether the device has memory for more graphs, and for steps after them."""
     return not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] > IDLE_BYTES
+
+
+def _format(weight: Tensor) -> str:
+    return str(weight.dtype).removeprefix("torch.")
 
 
 @dataclass(slots=True, eq=False)
@@ -135,10 +141,15 @@ class CudaProgram:
         found: Counter[str] = Counter()
         for each in self.instructions:
             linear = each.linear if isinstance(each, Attend | AddProduct | Gate | Head | Multiply) else None
-            if isinstance(linear, Int4Linear):
+            if isinstance(each, Experts):
+                for part in (each.linear.inward, each.linear.outward):
+                    found[part.format_name] += part.num_weights
+            elif isinstance(linear, Int4Linear):
                 found["int4"] += prod(linear.weight.shape)
             elif isinstance(linear, Linear):
-                found[str(linear.weight.dtype).removeprefix("torch.")] += prod(linear.weight.shape)
+                found[_format(linear.weight)] += linear.weight.numel()
+            if isinstance(each, AttendLatent):
+                found[_format(each.keys)] += each.keys.numel() + each.values.numel()
         return dict(found)
 
     def on_stream(self) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor
 from .attention import AttendCache
 from .inputs import StepSizes
 from .instructions import Attend, Instruction, Run
+from .latent import AttendLatent
 
 
 class Variant(Protocol):
@@ -58,6 +59,6 @@ class InstructionList:
         writes = (
             i
             for i, each in enumerate(self.instructions)
-            if isinstance(each, Attend) or (isinstance(each, AttendCache) and each.writes)
+            if isinstance(each, Attend | AttendLatent) or (isinstance(each, AttendCache) and each.writes)
         )
         return 1 + max(writes, default=-1)

@@ -61,6 +61,11 @@ class Placer:
         """Place an unquantized matrix: the embeddings or the head."""
         return self._once(self.weights[name], self.dtype)
 
+    def router(self, name: str) -> Tensor:
+        """Place the matrix of a router as it is stored, if activations have that format, else in float32."""
+        weight = self.weights[name]
+        return self._once(weight, self.dtype if PLAIN.get(weight.format) == self.dtype else torch.float32)
+
     def head(self, name: str, bias: str | None) -> Linear:
         """Place the head. It is never quantized here: its rounding errors affect sampling directly."""
         return Linear(self.table(name), None, self._bias((name,), (bias,)), self.tiles, self.scratch)
@@ -72,7 +77,7 @@ class Placer:
         weights = [self.weights[name] for name in names]
         bias = self._bias(names, biases)
         if self.is_fp8(names):
-            values, scales = zip(*map(self._fp8, weights), strict=True)
+            values, scales = zip(*map(self.fp8, weights), strict=True)
             return Linear(torch.cat(values), torch.cat(scales), bias, self.tiles, self.scratch, is_gate, kind)
         parts = join_int4(weights) if self._supports_int4 else None
         if parts is not None:
@@ -81,7 +86,7 @@ class Placer:
             return Int4Linear(weight, columns, bias, self.tiles, self.scratch, self.buffer, is_gate, kind)
         if self.quantize != TO_PLAIN:
             self.dequantized.update(weight.format for weight in weights if weight.format not in PLAIN)
-        whole = torch.cat([self._read(weight, self.dtype) for weight in weights])
+        whole = torch.cat([self.read(weight, self.dtype) for weight in weights])
         return Linear(whole, None, bias, self.tiles, self.scratch, is_gate, kind)
 
     @property
@@ -95,21 +100,21 @@ class Placer:
         fits = all(size % FP8_MULTIPLE == 0 for name in names for size in self.weights[name].shape)
         return self.quantize != TO_PLAIN and ("f8_e4m3" in formats or (self.quantize == TO_FP8 and fits))
 
-    def _fp8(self, weight: Weight) -> tuple[Tensor, Tensor]:
+    def fp8(self, weight: Weight) -> tuple[Tensor, Tensor]:
         """Return the values [rows, columns] as FP8, and the scale of each row."""
         source = weight.source
         if isinstance(source, ScaledTensor) and source.block is None and weight.format == source.format:
             order, scale = weight.row_order, torch.from_numpy(source.scale).expand(source.shape[0])
-            values = _as_tensor(np.ascontiguousarray(weight.raw())).view(FP8).reshape(weight.shape)
+            values = as_tensor(np.ascontiguousarray(weight.raw())).view(FP8).reshape(weight.shape)
             return values.to(self.device), (scale if order is None else scale[order]).to(self.device)
         is_short = weight.format == "bf16" or isinstance(source, RandomTensor)
-        return to_fp8_rows(self._read(weight, torch.bfloat16 if is_short else torch.float32))
+        return to_fp8_rows(self.read(weight, torch.bfloat16 if is_short else torch.float32))
 
     def _bias(self, names: Sequence[str], biases: Sequence[str | None]) -> Tensor | None:
         if not any(biases):
             return None
         parts = [
-            self._read(self.weights[bias], self.dtype)
+            self.read(self.weights[bias], self.dtype)
             if bias is not None
             else torch.zeros(self.weights[name].shape[0], dtype=self.dtype, device=self.device)
             for name, bias in zip(names, biases, strict=True)
@@ -118,10 +123,10 @@ class Placer:
 
     def _once(self, weight: Weight, dtype: torch.dtype) -> Tensor:
         if id(weight) not in self._placed:
-            self._placed[id(weight)] = self._read(weight, dtype).contiguous()
+            self._placed[id(weight)] = self.read(weight, dtype).contiguous()
         return self._placed[id(weight)]
 
-    def _read(self, weight: Weight, dtype: torch.dtype) -> Tensor:
+    def read(self, weight: Weight, dtype: torch.dtype) -> Tensor:
         """Return the weight [*shape] on the device. Random weights are generated there, which is faster."""
         source = weight.source
         if isinstance(source, RandomTensor):
@@ -129,13 +134,13 @@ class Placer:
             return numbers.normal_(source.mean, source.std)
         if weight.format in PLAIN:
             raw = np.ascontiguousarray(weight.raw())
-            tensor = _as_tensor(raw).view(PLAIN[weight.format]).reshape(weight.shape)
+            tensor = as_tensor(raw).view(PLAIN[weight.format]).reshape(weight.shape)
         else:
             tensor = torch.from_numpy(weight.float32())
         return tensor.to(self.device).to(dtype)
 
 
-def _as_tensor(raw: NDArray[np.uint8]) -> Tensor:
+def as_tensor(raw: NDArray[np.uint8]) -> Tensor:
     """View the bytes of an array as a tensor. Torch's warning about read-only arrays is silenced: nothing writes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from quire.graph.graph import Node, Value, WeightNames
 from quire.graph.passes.rewrite import Fusion, Rule, Uses
-from quire.ops import fused
+from quire.ops import fused, fused_experts
 
 
 def merge_linears(uses: Uses, node: Node) -> Fusion | None:
@@ -213,6 +213,34 @@ def fuse_norm(uses: Uses, node: Node) -> Fusion | None:
     return Fusion(whole, (norm, node) if is_alone else (node,))
 
 
+def fuse_route(uses: Uses, node: Node) -> Fusion | None:
+    """rms_norm and the first route of it become normed_route, which computes both."""
+    norm = uses.maker(node.input("x"), "rms_norm") if node.op.name == "route" else None
+    if norm is None or not _is_of_tokens(norm):
+        return None
+    if next(each for each in uses.readers(norm.output) if each.op.name == "route") is not node:
+        return None
+    weights, attrs = {**node.weights, "norm": norm.weights["weight"]}, {**node.attrs, "eps": norm.attrs["eps"]}
+    outputs, x = (*norm.outputs, *node.outputs), {"x": norm.inputs[0]}
+    whole = uses.graph.node(fused_experts.normed_route, x, weights, attrs, outputs=outputs)
+    return Fusion(whole, (norm, node))
+
+
+def fuse_experts_residual(uses: Uses, node: Node) -> Fusion | None:
+    """x + experts(h) becomes experts_add."""
+    if node.op.name != "add":
+        return None
+    for residual, answer in (node.inputs, node.inputs[::-1]):
+        experts = uses.maker(answer, "experts")
+        if experts is None or not uses.is_read_once(answer):
+            continue
+        inputs = {**dict(zip(experts.op.inputs, experts.inputs, strict=True)), "residual": residual}
+        op = fused_experts.experts_add
+        whole = uses.graph.node(op, inputs, experts.weights, experts.attrs, outputs=node.outputs)
+        return Fusion(whole, (experts, node))
+    return None
+
+
 def _is_of_tokens(norm: Node) -> bool:
     """Does a norm take the whole width of a token, and has it a weight?"""
     return norm.attrs["group"] in (0, norm.output.dim) and norm.weights["weight"] is not None
@@ -247,6 +275,8 @@ RULES: tuple[Rule, ...] = (
     fuse_activation,
     fuse_residual,
     fuse_scaled_embed,
+    fuse_experts_residual,
+    fuse_route,
     merge_linears,
     fuse_norm,
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from quire.text.parsers.call_reader import CallReader, ObjectReader, Progress
-from quire.text.parsers.marks import Flow, mark_pattern
+from quire.text.parsers.marks import Flow, mark_pattern, scan
 from quire.text.parsers.style import Piece, TextPiece
 from quire.types.chat import Tool
 
@@ -122,15 +122,11 @@ class CallParser:
         return end
 
     def _text(self, text: str, place: int, out: list[Piece]) -> int:
-        found = self._find(text, place)
-        self._add_text(text[place : found.start() if found else len(text)], out)
-        if found is None:
-            return len(text)
-        if found[1] is None:
-            self._held = found[0]
-        else:
-            self._enter(found[1], marked=True)
-        return found.end()
+        before, mark, self._held, end = scan(self._form.opening, text, place)
+        self._add_text(before, out)
+        if mark:
+            self._enter(mark, marked=True)
+        return end
 
     def _block(self, text: str, place: int, out: list[Piece]) -> int:
         """Between calls, and before the first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from quire.text.parsers.reasoning import ReasoningMarks, ThoughtParser
+from quire.text.parsers.reasoning import Reasoning, ReasoningMarks, ThoughtParser
 from quire.text.parsers.style import Parser, Piece, TextPiece, ToolStyle
 from quire.types.chat import Tool, ToolChoice
 from quire.types.request import Constraint, ConstraintKind
@@ -20,12 +20,15 @@ class PlainParser:
         return []
 
 
-def parser_for(
-    style: ToolStyle, reasoning: ReasoningMarks | None, tools: Sequence[Tool] = (), begins_in_thought: bool = False
-) -> Parser:
-    """Make the parser of one answer: thoughts first, then text and, if there are tools, calls."""
+def parser_for(style: ToolStyle, reasoning: Reasoning | None, tools: Sequence[Tool] = (), begun: str = "") -> Parser:
+    """Make the parser of one answer: thoughts first, then text and, if there are tools, calls.
+
+    `begun` is what the prompt has written of the answer.
+    """
+    if style.whole is not None:
+        return style.whole(tools, begun)
     rest = style.parser(tools) if tools else PlainParser()
-    return rest if reasoning is None else ThoughtParser(reasoning, rest, begins_in_thought)
+    return ThoughtParser(reasoning, rest, bool(begun)) if isinstance(reasoning, ReasoningMarks) else rest
 
 
 def constraint_for(
@@ -33,15 +36,16 @@ def constraint_for(
     tools: Sequence[Tool],
     choice: ToolChoice,
     tokens: Mapping[str, int],
-    reasoning: ReasoningMarks | None = None,
-    begins_in_thought: bool = False,
+    reasoning: Reasoning | None = None,
+    begun: str = "",
 ) -> Constraint:
     """The grammar of an answer that must be calls, after a thought if the model thinks.
 
-    `tokens` are those marks of style and reasoning that are tokens of the vocabulary, with their ids.
+    `tokens` are those marks of style and reasoning that are tokens of the vocabulary, with their ids. `begun` is what
+    the prompt has written of the answer.
     """
     rules = style.rules(tools, choice, tokens)
     if reasoning is None:
         return Constraint(ConstraintKind.LARK, f"start: calls\n{rules}\n")
-    thought = reasoning.rules(begins_in_thought, tokens)
+    thought = reasoning.rules(begun, tokens)
     return Constraint(ConstraintKind.LARK, f"start: thought calls\n{thought}\n{rules}\n")

@@ -21,7 +21,7 @@ from quire.text.parsers.lark import (
     schema_rule,
     text_until,
 )
-from quire.text.parsers.marks import mark_pattern
+from quire.text.parsers.marks import mark_pattern, scan
 from quire.text.parsers.parameters import Parameter, separate_parameters, tool_parameter, value_as_json
 from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece
 from quire.types.chat import Tool, ToolChoice
@@ -202,15 +202,11 @@ class GemmaCallReader(SteppedReader):
         return self._add_key(text[place:end].strip(), end, out) if text[end] == ":" else self._break(place, out)
 
     def _quoted_key(self, text: str, place: int, out: list[Piece]) -> int:
-        found = self._notation.string_end.search(text, place)
-        self._parts.append(text[place : found.start() if found else len(text)])
-        if found is None:
-            return len(text)
-        if found[1] is None:
-            self._held = found[0]
-        else:
+        before, mark, self._held, end = scan(self._notation.string_end, text, place)
+        self._parts.append(before)
+        if mark:
             self._step = self._colon
-        return found.end()
+        return end
 
     def _colon(self, text: str, place: int, out: list[Piece]) -> int:
         if text[place].isspace():
@@ -250,17 +246,13 @@ class GemmaCallReader(SteppedReader):
         return end
 
     def _string(self, text: str, place: int, out: list[Piece]) -> int:
-        found = self._notation.string_end.search(text, place)
-        if part := text[place : found.start() if found else len(text)]:
+        part, mark, self._held, end = scan(self._notation.string_end, text, place)
+        if part:
             out.append(ArgumentsPiece(json.dumps(part, ensure_ascii=False)[1:-1]))
-        if found is None:
-            return len(text)
-        if found[1] is None:
-            self._held = found[0]
-        else:
+        if mark:
             out.append(ArgumentsPiece('"'))
             self._step, self._is_first = self._after_value, False
-        return found.end()
+        return end
 
     def _scalar(self, text: str, place: int, out: list[Piece]) -> int:
         end = _SCALAR.match(text, place).end()  # type: ignore[union-attr]  # it always matches

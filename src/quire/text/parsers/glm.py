@@ -1,6 +1,8 @@
-"""GLM-4.5 and later: the name, then <arg_key> and <arg_value> for each argument, in <tool_call> marks."""
+"""GLM-4.5 and 4.6: the name, then <arg_key> and <arg_value> for each argument, in <tool_call> marks."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from quire.text.parsers.markup import Markup
 from quire.text.parsers.style import ToolStyle, unchanged
@@ -12,11 +14,22 @@ _TAGS = Markup(
     value="<arg_value>", value_end="</arg_value>",
     end="", is_padded=False,
 )  # fmt: skip
-_MARKS = (_TAGS.opening, _TAGS.closing, _TAGS.key, _TAGS.key_end, _TAGS.value, _TAGS.value_end)
+MARKS = (_TAGS.opening, _TAGS.closing, _TAGS.key, _TAGS.key_end, _TAGS.value, _TAGS.value_end)
+IN_ONE_LINE = replace(_TAGS, joint="")
 
 
-def knows(template: str) -> bool:
+def knows_tags(template: str) -> bool:
+    """Does this chat template write such calls, in lines or in one line?"""
     return _TAGS.opening in template and _TAGS.key in template
 
 
-STYLE = ToolStyle("glm", _MARKS, knows, _TAGS.parser, _TAGS.rules, unchanged)
+def is_in_one_line(template: str) -> bool:
+    """Does nothing stand between a key and its value?"""
+    return _TAGS.key_end + _TAGS.value in template
+
+
+def knows(template: str) -> bool:
+    return knows_tags(template) and not is_in_one_line(template)
+
+
+STYLE = ToolStyle("glm", MARKS, knows, _TAGS.parser, _TAGS.rules, unchanged)

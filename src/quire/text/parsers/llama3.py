@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.lark import call_rules, literal, object_call, one_or_more
 from quire.text.parsers.style import Parser, TemplateInput, ToolStyle
+from quire.text.parsers.turns import one_call_each
 from quire.types.chat import Tool, ToolChoice
 from quire.types.message import Message
 
@@ -33,26 +33,7 @@ def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) 
 
 def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
     """Put each call into its own turn, followed by its result: the templates refuse turns with several calls."""
-    return TemplateInput(tuple(_one_call_each(messages)), tuple(tools))
-
-
-def _one_call_each(messages: Sequence[Message]) -> Iterator[Message]:
-    place = 0
-    while place < len(messages):
-        message = messages[place]
-        place += 1
-        if len(message.tool_calls) < 2:
-            yield message
-            continue
-        end = next((i for i in range(place, len(messages)) if messages[i].role != "tool"), len(messages))
-        results = list(messages[place:end])
-        place = end
-        for call in message.tool_calls:
-            yield replace(message, tool_calls=(call,))
-            yield from (result for result in results if result.tool_call_id == call.id)
-            results = [result for result in results if result.tool_call_id != call.id]
-            message = replace(message, text="", reasoning=None)
-        yield from results
+    return TemplateInput(tuple(one_call_each(messages)), tuple(tools))
 
 
 STYLE = ToolStyle("llama3", (TAG,), knows, parser, rules, prepare)

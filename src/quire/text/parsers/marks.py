@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Scan(NamedTuple):
+    """A text up to a mark."""
+
+    before: str
+    mark: str | None  # None: the text has no mark
+    held: str  # the end of the text, if it may become a mark
+    end: int  # where to read on
 
 
 def mark_pattern(marks: Iterable[str]) -> re.Pattern[str]:
@@ -12,6 +22,14 @@ def mark_pattern(marks: Iterable[str]) -> re.Pattern[str]:
     whole = "|".join(map(re.escape, known))
     beginnings = "|".join(map(_beginning, known))
     return re.compile(rf"({whole})|(?:{beginnings})\Z")
+
+
+def scan(pattern: re.Pattern[str], text: str, place: int) -> Scan:
+    """Read up to a mark of this pattern, which `mark_pattern` has made."""
+    found = pattern.search(text, place)
+    if found is None:
+        return Scan(text[place:], None, "", len(text))
+    return Scan(text[place : found.start()], found[1], "" if found[1] else found[0], found.end())
 
 
 def _beginning(mark: str) -> str:

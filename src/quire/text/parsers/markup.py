@@ -23,7 +23,7 @@ from quire.text.parsers.lark import (
     schema_rule,
     text_until,
 )
-from quire.text.parsers.marks import mark_pattern
+from quire.text.parsers.marks import mark_pattern, scan
 from quire.text.parsers.parameters import (
     Parameter,
     separate_parameters,
@@ -51,6 +51,8 @@ class Markup:
     value_end: str
     end: str  # after the arguments; it may be empty
     is_padded: bool  # a newline at either end of a value belongs to the tags
+    joint: str = "\n"  # between tags
+    has_shared_marks: bool = False  # the marks stand around all calls
 
     @cached_property
     def form(self) -> CallForm:
@@ -88,6 +90,8 @@ class Markup:
         held to such a schema.
         """
         more: list[str] = []
+        joint = literal(self.joint) if self.joint else ""
+        lead = "" if self.has_shared_marks else self.joint  # between the opening mark and a call
 
         def written(tool: Tool) -> str:
             arguments(tool)  # raises what is wrong with the schema
@@ -95,23 +99,20 @@ class Markup:
             place = len(more)
             values = [self._value(tool, each, f"value_{place}_{i}", tokens) for i, each in enumerate(parameters or ())]
             if parameters is None or None in values:
-                return f"{mark(self.opening)} {literal(chr(10))} {object_call(tool, 'arguments')} {tail}"
+                return f"{literal(lead) if lead else ''} {object_call(tool, 'arguments')} {joint}"
             more.append("\n".join(value for value in values if value))
             parts = [f"(value_{place}_{i})" + ("" if each.is_required else "?") for i, each in enumerate(parameters)]
-            end = literal(self.end) if self.end else ""
-            return (
-                f"{mark(self.opening)} {head(tool)} {' '.join(parts)} {end} {tail if self.end else mark(self.closing)}"
-            )
+            head = literal(f"{lead if self.name else ''}{self.name}{tool.name}{self.name_end}{self.joint}")
+            end = f"{literal(self.end)} {joint}" if self.end else ""
+            return f"{head} {' '.join(parts)} {end}"
 
-        def mark(tag: str) -> str:
-            return mark_rule(tag, tokens)
-
-        def head(tool: Tool) -> str:
-            return literal("\n" * bool(self.name) + f"{self.name}{tool.name}{self.name_end}\n")
-
-        tail = f"{literal(chr(10))} {mark(self.closing)}"
         calls = call_rules(tools, choice, written)
-        return "\n".join([f"calls: {one_or_more(choice, 'call', literal(chr(10)))}", calls, *more])
+        opening, closing = mark_rule(self.opening, tokens), mark_rule(self.closing, tokens)
+        if self.has_shared_marks:
+            several = f"{opening} {joint} {one_or_more(choice, 'call', '')} {closing}"
+        else:
+            several = one_or_more(choice, f"({opening} call {closing})", joint)
+        return "\n".join([f"calls: {several}", calls, *more])
 
     def _value(self, tool: Tool, parameter: Parameter, rule: str, tokens: Mapping[str, int]) -> str | None:
         """Rules for one argument; None if plain text cannot be held to the parameter's schema."""
@@ -120,21 +121,22 @@ class Markup:
             return None
         before = " ".join(
             mark_rule(tag, tokens)
-            for tag in (self.key, parameter.name, self.key_end, "\n" if self.value else "", self.value + pad)
+            for tag in (self.key, parameter.name, self.key_end, self.joint if self.value else "", self.value + pad)
             if tag
         )
         end = f"{literal(pad)} {mark_rule(self.value_end, tokens)}" if pad else mark_rule(self.value_end, tokens)
+        joint = literal(self.joint) if self.joint else ""
         if parameter.is_free_text:
             text = text_until(f"{rule}_text", self.value_end, tokens)
-            return f"{rule}: {before} {rule}_text {literal(chr(10))}\n{text}"
+            return f"{rule}: {before} {rule}_text {joint}\n{text}"
         if parameter.kinds == {"string"} and parameter.choices is not None:
             if any(not _is_plain(choice, self.value_end) for choice in parameter.choices):
                 return None
             some = " | ".join(literal(choice) for choice in parameter.choices)
-            return f"{rule}: {before} ({some}) {end} {literal(chr(10))}"
+            return f"{rule}: {before} ({some}) {end} {joint}"
         if not parameter.kinds or "string" in parameter.kinds:
             return None
-        return f"{rule}: {before} {schema_rule(with_definitions(parameter, tool), tool)} {end} {literal(chr(10))}"
+        return f"{rule}: {before} {schema_rule(with_definitions(parameter, tool), tool)} {end} {joint}"
 
 
 def _is_plain(choice: object, end: str) -> bool:
@@ -215,17 +217,13 @@ class MarkupReader(SteppedReader):
         return found.end()
 
     def _key(self, text: str, place: int, out: list[Piece]) -> int:
-        found = self._markup.key_ending.search(text, place)
-        self._parts.append(text[place : found.start() if found else len(text)])
-        if found is None:
-            return len(text)
-        if found[1] is None:
-            self._held = found[0]
-        else:
+        before, mark, self._held, end = scan(self._markup.key_ending, text, place)
+        self._parts.append(before)
+        if mark:
             self._parameter = tool_parameter(self._tools.get(self._called), "".join(self._parts).strip())
             self._parts.clear()
             self._step = self._before_value
-        return found.end()
+        return end
 
     def _before_value(self, text: str, place: int, out: list[Piece]) -> int:
         tag = self._markup.value
@@ -240,13 +238,10 @@ class MarkupReader(SteppedReader):
         return self._tag(tag, self._value, (text, place, out))
 
     def _value(self, text: str, place: int, out: list[Piece]) -> int:
-        found = self._markup.value_ending.search(text, place)
-        self._add(text[place : found.start() if found else len(text)], out)
-        if found is None:
-            return len(text)
-        if found[1] is None:
-            self._held = found[0]
-            return found.end()
+        before, mark, self._held, end = scan(self._markup.value_ending, text, place)
+        self._add(before, out)
+        if not mark:
+            return end
         if self._newline and not self._markup.is_padded:
             self._write(self._newline, out)
         if self._parameter.kinds == {"string"}:
@@ -255,7 +250,7 @@ class MarkupReader(SteppedReader):
             out.append(ArgumentsPiece(value_as_json("".join(self._parts), self._parameter.kinds)))
         self._parts.clear()
         self._step = self._between
-        return found.end()
+        return end
 
     def _add(self, text: str, out: list[Piece]) -> None:
         """Add to the value. A newline at its end is held back: it may belong to the tag."""

@@ -9,40 +9,74 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from re import Pattern
+from typing import Any, Protocol
 
+from quire.text.parsers.channels import CHANNELS
 from quire.text.parsers.lark import literal, mark_rule, text_until
-from quire.text.parsers.marks import Flow, mark_pattern
+from quire.text.parsers.marks import Flow, mark_pattern, scan
 from quire.text.parsers.style import Parser, Piece, ThoughtPiece
+
+
+class Reasoning(Protocol):
+    """How a family writes thoughts."""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The marks. One that is a special token must be part of the parser's text."""
+
+    def begun_in(self, prompt: str) -> str:
+        """What the rendered prompt has written of the answer; empty if that is nothing, or not about thoughts."""
+
+    def text_opening(self, begun: str) -> str:
+        """What must follow for the next word to be text, not thought."""
+
+    def known_variables(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Variables of the chat template, with values that the model was trained with."""
+
+    def rules(self, begun: str, tokens: Mapping[str, int]) -> str:
+        """Lark rules for what comes before the text, the first of them named `thought`."""
 
 
 @dataclass(frozen=True)
 class ReasoningMarks:
-    """The marks around thoughts. A mark that is a special token must be part of the parser's text."""
+    """Thoughts between two marks."""
 
     opening: str
     closing: str
     label: str = ""  # text that always follows the opening mark
     answer: tuple[str, str] | None = None  # marks, in letters, around the text after the thought
+    call: str = ""  # a mark before calls that ends a thought too: some models leave out the closing mark
 
     @property
     def marks(self) -> tuple[str, str]:
         """Both marks."""
         return self.opening, self.closing
 
+    @property
+    def more(self) -> tuple[str, ...]:
+        """Other marks, by which a family is told from those with the same marks around thoughts."""
+        return (*(self.answer or ())[1:], *([self.call] if self.call else []))
+
     @cached_property
     def ending(self) -> Pattern[str]:
         """Matches the end of a thought."""
-        return mark_pattern((self.closing,))
+        return mark_pattern(mark for mark in (self.closing, self.call) if mark)
 
-    def begins_in(self, prompt: str) -> bool:
-        """Does the rendered prompt end within a thought?"""
-        return prompt.rstrip().endswith(self.opening + self.label)
+    def begun_in(self, prompt: str) -> str:
+        """The mark at the end of the prompt that opens a thought."""
+        opening = self.opening + self.label
+        return opening if prompt.rstrip().endswith(opening) else ""
 
-    def rules(self, begins_in_thought: bool, tokens: Mapping[str, int]) -> str:
-        """Lark rules for what comes before the text, the first of them named `thought`. It may be empty, unless the
-        prompt has begun it."""
+    def text_opening(self, begun: str) -> str:
+        return f"{self.closing}\n\n" if begun else ""
+
+    def known_variables(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
+        return variables
+
+    def rules(self, begun: str, tokens: Mapping[str, int]) -> str:
+        """The thought may be empty, unless the prompt has begun it."""
         rules = [
-            "thought: thinking NEWLINES?" if begins_in_thought else "thought: (opening thinking NEWLINES?)?",
+            "thought: thinking NEWLINES?" if begun else "thought: (opening thinking NEWLINES?)?",
             f"opening: {mark_rule(self.opening, tokens)} {literal(self.label) if self.label else ''}",
             text_until("thinking", self.closing, tokens),
             r"NEWLINES: /\n{1,2}/",
@@ -60,14 +94,17 @@ KNOWN = (
     ReasoningMarks("<|inner_prefix|>", "<|inner_suffix|>"),
     ReasoningMarks("<think>", "</think>", answer=("<answer>", "</answer>")),
     ReasoningMarks("<think>", "</think>", answer=("<response>", "</response>")),
+    ReasoningMarks("<think>", "</think>", call="<|tool_calls_section_begin|>"),
 )
 
 
-def reasoning_of(sources: Iterable[str]) -> ReasoningMarks | None:
-    """The marks of a model with these chat templates; None if it does not think."""
+def reasoning_of(sources: Iterable[str]) -> Reasoning | None:
+    """How a model with these chat templates writes thoughts; None if it does not think."""
     text = "\n".join(sources)
-    found = [marks for marks in KNOWN if marks.closing in text and (marks.answer is None or marks.answer[1] in text)]
-    return max(found, key=lambda marks: marks.answer is not None, default=None)
+    if CHANNELS.is_in(text):
+        return CHANNELS
+    found = [marks for marks in KNOWN if all(mark in text for mark in (marks.closing, *marks.more))]
+    return max(found, key=lambda marks: len(marks.more), default=None)
 
 
 class AnswerMarksParser:
@@ -109,15 +146,11 @@ class AnswerMarksParser:
         return self._after(text, place, out)
 
     def _within(self, text: str, place: int, out: list[Piece]) -> int:
-        found = self._closing.search(text, place)
-        out += self._rest.push(self._flow.take(text[place : found.start() if found else len(text)]))
-        if found is None:
-            return len(text)
-        if found[1] is None:
-            self._held = found[0]
-        else:
+        before, mark, self._held, end = scan(self._closing, text, place)
+        out += self._rest.push(self._flow.take(before))
+        if mark:
             self._step = self._gap
-        return found.end()
+        return end
 
     def _gap(self, text: str, place: int, out: list[Piece]) -> int:
         """Whitespace after the mark belongs to it."""
@@ -178,15 +211,13 @@ class ThoughtParser:
         return self._after(text, place, out)
 
     def _thought(self, text: str, place: int, out: list[Piece]) -> int:
-        found = self._reasoning.ending.search(text, place)
-        self._add_thought(text[place : found.start() if found else len(text)], out)
-        if found is None:
-            return len(text)
-        if found[1] is None:
-            self._held = found[0]
-        else:
+        before, mark, self._held, end = scan(self._reasoning.ending, text, place)
+        self._add_thought(before, out)
+        if mark and mark == self._reasoning.call:
+            return self._after(text, end - len(mark), out)
+        if mark:
             self._step = self._gap
-        return found.end()
+        return end
 
     def _gap(self, text: str, place: int, out: list[Piece]) -> int:
         """Whitespace after the mark belongs to it."""

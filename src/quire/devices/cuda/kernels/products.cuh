@@ -3,6 +3,8 @@
 
 #include "step.cuh"
 
+// Few slots are in flight at once, although more are free: what other warps write and read waits behind them in the
+// memory system, and blocks wait for that between products.
 template <class P>
 __device__ void load_weights(const TensorMap* map, Block& block, u64 policy) {
 #pragma unroll 1
@@ -11,6 +13,10 @@ __device__ void load_weights(const TensorMap* map, Block& block, u64 policy) {
     for (int i = 0; i < P::STEPS; ++i, ++block.at) {
       const u32 slot = block.at % SLOTS, full = block.full + 8 * slot, to = block.slots + slot * SLOT;
       if (block.at >= SLOTS) wait(block.empty + 8 * slot, (block.at / SLOTS - 1) & 1);
+      if (block.at >= IN_FLIGHT) {
+        const u32 earlier = block.at - IN_FLIGHT;
+        wait(block.full + 8 * (earlier % SLOTS), (earlier / SLOTS) & 1);
+      }
       arrive_expecting(full, P::SIZE);
       copy_boxes(to, map, group * P::OUT_ROWS, i * P::PARTS, full, policy);
       if (P::IS_GATE) copy_boxes(to + P::SIZE / 2, map, P::N + group * P::OUT_ROWS, i * P::PARTS, full, policy);

@@ -8,7 +8,8 @@ enum Kind { QKV, ADD, GATE, LOGITS };
 
 constexpr int WARPS = 16;  // that multiply
 constexpr int THREADS = 32 * WARPS;
-constexpr int SLOT = 32768;       // bytes of weights
+constexpr int SLOT = 32768;        // bytes of weights
+constexpr int IN_FLIGHT = 2;       // slots that are loaded at once: enough for the whole bandwidth
 constexpr int TOKEN_SLOT = 16384;  // bytes of tokens, at most
 constexpr int TOKEN_SLOTS = 8;
 constexpr bool HALF = WIDTH == 1;

@@ -1,0 +1,72 @@
+"""The memory of a step, predicted from the graph: the most that its values take at once. It does not import torch."""
+
+from __future__ import annotations
+
+from quire.devices.base import Limits, LoweringOptions
+from quire.graph.graph import Graph, Node, Value
+from quire.graph.weight import Weights
+
+from . import ACTIVATIONS, FP8
+from .values import SUMS, HeldValues, prepare_graph
+
+FLOAT32_BYTES = 4
+
+
+def most_held_bytes(graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int:
+    """Return the bytes of the values that the largest step holds at once."""
+    graph = prepare_graph(graph, options.fuse)
+    sizes = _Sizes(graph, weights, limits, options)
+    held: dict[int, int] = {}
+    most = 0
+    for node in graph.nodes:
+        made = sizes.made_by(node)
+        most = max(most, sum(held.values()) + sum(made.values()) + sizes.inside(node))
+        held |= made
+        for value in sizes.values.last_read_by(node):
+            held.pop(value, None)
+    return most
+
+
+class _Sizes:
+    """Bytes of values, and of what a node makes on the way to them."""
+
+    def __init__(self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> None:
+        self.graph, self.weights, self.limits = graph, weights, limits
+        self.values = HeldValues(graph)
+        self._value_bytes = FLOAT32_BYTES if (options.dtype or ACTIVATIONS) == "f32" else 2
+        self._converts = options.quantize == "fp8"
+
+    def made_by(self, node: Node) -> dict[int, int]:
+        """Return the bytes of a node's outputs. The product that a sum adds is held until the sum is read."""
+        parts = 2 if node.op.name in SUMS else 1
+        return {value.id: self._of(value, parts * value.dim) for value in node.outputs}
+
+    def inside(self, node: Node) -> int:
+        """Return the bytes of the normed input, and of the product that is rotated or activated."""
+        matrices = self._matrices(node)
+        if not matrices:
+            return 0
+        product = sum(self.weights[name].shape[-2] for name in matrices)
+        is_output = node.op.name in (*SUMS, "linear", "normed_linear", "head", "normed_head")
+        if is_output and not self._is_fp8(matrices):
+            product = 0
+        normed = node.inputs[0].dim if node.weights.get("norm") is not None or self._is_fp8(matrices) else 0
+        queries = node.output.dim if node.cache is not None else 0  # rotated, in their own buffer
+        return self._of(node.outputs[0], product + queries) + self._of(node.inputs[0], normed)
+
+    def _of(self, value: Value, dim: int) -> int:
+        rows = self.limits.max_logits if value.shape[0] == "logits" else self.limits.max_tokens
+        return rows * dim * (FLOAT32_BYTES if self.values.is_float32(value) else self._value_bytes)
+
+    def _matrices(self, node: Node) -> list[str]:
+        """Return the names of the matrices that a node multiplies with."""
+        bound = (
+            names if isinstance(names, tuple) else (names,) for key, names in node.weights.items() if key != "table"
+        )
+        return [name for names in bound for name in names if name is not None and len(self.graph.shapes[name]) > 1]
+
+    def _is_fp8(self, matrices: list[str]) -> bool:
+        return self._converts or any(self.weights[name].format == FP8 for name in matrices)
+
+
+PLAN = most_held_bytes

@@ -1,0 +1,64 @@
+"""The values of a graph as the device holds them: which fused ops make them, how long they are kept, in which format.
+
+Lowering and the prediction of memory (plan.py) read it; it does not import torch.
+"""
+
+from __future__ import annotations
+
+from quire.graph.graph import Graph, Node, Value
+from quire.graph.passes.fuse import RULES
+from quire.graph.passes.narrow import narrow_tail
+from quire.graph.passes.rewrite import rewrite
+
+from . import FACTS
+
+SUMS = ("linear_add", "scaled_linear_add", "normed_linear_add")
+AFTER_LOGITS = ("scale", "softcap")  # computed in float32, like the logits
+
+
+def prepare_graph(graph: Graph, fuse: bool = True) -> Graph:
+    """Return the graph that is lowered: the tail is narrow, and ops are fused where the device has kernels for it."""
+    graph = narrow_tail(graph)
+    return fuse_graph(graph) if fuse else graph
+
+
+def fuse_graph(graph: Graph) -> Graph:
+    """Return the graph with the fused ops that the device has kernels for."""
+
+    def supports(node: Node) -> bool:
+        if node.op.name in SUMS:  # the sum may be left to the next norm, and nothing norms the logits
+            return node.output != graph.outputs.get("logits")
+        if node.op.name not in FACTS.fused_ops or node.cache is None:
+            return node.op.name in FACTS.fused_ops
+        spec = graph.kv_of(node)
+        has_heads = spec.key_dim == spec.value_dim and spec.key_dim % 2 == 0
+        return has_heads and node.attrs["head_group"] in (0, spec.key_dim)
+
+    return rewrite(graph, RULES, supports)
+
+
+class HeldValues:
+    """How long each value of a graph is held, and which are float32."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._output = graph.output.id
+        self.readers: dict[int, list[Node]] = {}
+        for node in graph.nodes:
+            for value in node.inputs:
+                self.readers.setdefault(value.id, []).append(node)
+        self._float32 = {value.id for value in graph.outputs.values()}
+        for node in reversed(graph.nodes):
+            if node.op.name in AFTER_LOGITS and node.output.id in self._float32:
+                self._float32.add(node.inputs[0].id)
+
+    def is_last_reader(self, node: Node, value: Value) -> bool:
+        """Is a value read by no later node, and no output of the graph?"""
+        return self.readers[value.id][-1] is node and value.id != self._output
+
+    def last_read_by(self, node: Node) -> tuple[int, ...]:
+        """Return the values that are freed after a node."""
+        return tuple(dict.fromkeys(value.id for value in node.inputs if self.is_last_reader(node, value)))
+
+    def is_float32(self, value: Value) -> bool:
+        """Is a value logits, or do logits come from it number by number?"""
+        return value.id in self._float32
