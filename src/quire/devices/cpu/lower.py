@@ -44,7 +44,7 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
             program.cache(limits.kv_dtype, *dims, spec.window or 0, spec.chunk or 0)
         else:
             program.cache(limits.kv_dtype, 1, spec.dim, spec.rope_dim, 0, 0)
-    lowering = _walked(graph, packer, fuse)
+    lowering = walk_graph(graph, packer, fuse)
     lowering.buffers.create(program)
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
@@ -53,12 +53,8 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
     return NativeProgram(program, vocab, places, limits.num_blocks, _fallback(program, lowering, limits))
 
 
-def planned_buffers(graph: Graph, weights: IndexesWeights, fuse: bool) -> Buffers:
-    """Return the buffers that a program of this graph has."""
-    return _walked(graph, weights, fuse).buffers
-
-
-def _walked(graph: Graph, weights: IndexesWeights, fuse: bool) -> _Lowering:
+def walk_graph(graph: Graph, weights: IndexesWeights, fuse: bool) -> _Lowering:
+    """Choose the instructions and the buffers of a graph."""
     graph = narrow_tail(graph)
     graph = rewrite(graph, RULES, supports) if fuse else graph
     lowering = _Lowering(graph, weights, nodes_without_kernel(graph, KERNELS))

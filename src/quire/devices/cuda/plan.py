@@ -47,6 +47,8 @@ class _Sizes:
         if not matrices:
             return 0
         product = sum(self.weights[name].shape[-2] for name in matrices)
+        if "chosen" in node.op.inputs:  # each expert of a token has products of its own
+            product *= node.input("chosen").dim
         is_output = node.op.name in (*SUMS, "linear", "normed_linear", "head", "normed_head")
         if is_output and not self._is_fp8(matrices):
             product = 0
