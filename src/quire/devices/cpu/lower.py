@@ -40,7 +40,7 @@ def supports(node: Node) -> bool:
 def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse: bool = True) -> NativeProgram:
     """Fill an empty native program, which is the packer's too. Without `fuse`, plain kernels alone."""
     add_caches(program, graph.caches, limits.kv_dtype)
-    lowering = _walked(graph, packer, fuse)
+    lowering = walk_graph(graph, packer, fuse)
     lowering.buffers.create(program)
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
@@ -49,12 +49,8 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
     return NativeProgram(program, vocab, places, limits.num_blocks, _fallback(program, lowering, limits))
 
 
-def planned_buffers(graph: Graph, weights: IndexesWeights, fuse: bool) -> Buffers:
-    """Return the buffers that a program of this graph has."""
-    return _walked(graph, weights, fuse).buffers
-
-
-def _walked(graph: Graph, weights: IndexesWeights, fuse: bool) -> _Lowering:
+def walk_graph(graph: Graph, weights: IndexesWeights, fuse: bool) -> _Lowering:
+    """Choose the instructions and the buffers of a graph."""
     graph = narrow_tail(graph)
     graph = rewrite(graph, RULES, supports) if fuse else graph
     lowering = _Lowering(graph, weights, nodes_without_kernel(graph, KERNELS))
