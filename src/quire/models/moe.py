@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from quire.models.config import ModelConfig
 from quire.models.errors import UnsupportedModel
-from quire.models.names import Names, RowRule, Stored, TensorName, part
+from quire.models.names import Layouts, Names, RowRule, Stored, TensorName, part
 from quire.models.values import Values
 
 MAX_EXPERTS = 1 << 14
@@ -95,6 +95,13 @@ def has_shared(c: MoeConfig, layer: int) -> bool:
     return c.sparse[layer] and c.shared_ffn > 0
 
 
+# GGUF files with the rows of gate and up in one stack
+FUSED_GATE_UP: Layouts = {
+    ".ffn_gate_up_exps.weight": {
+        f"experts.{word}": Stored("ffn_gate_up_exps", part(index, "expert_ffn", "expert_ffn"))
+        for index, word in enumerate(("gate", "up"))
+    }
+}
 SHAPES = {
     "gate": ("experts", "expert_ffn", "hidden"),
     "up": ("experts", "expert_ffn", "hidden"),
@@ -132,7 +139,9 @@ def with_experts(
     if corrections is not None:
         entries["mlp.correction"] = TensorName(corrections[0], CORRECTION, ("experts",), only=is_sparse, in_all=False)
         layout["mlp.correction"] = replace(entries["mlp.correction"], safetensors=corrections[1])
-    return names.but(entries | dense, stacked=names.stacked.union(stems), layouts={**names.layouts, both: layout})
+    return names.but(
+        entries | dense, stacked=names.stacked.union(stems), layouts={**names.layouts, **FUSED_GATE_UP, both: layout}
+    )
 
 
 def fused_stacks(
