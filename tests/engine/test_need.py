@@ -69,7 +69,7 @@ def test_the_need_has_the_buffers_of_the_graph_as_it_is_lowered(device: str, mod
     for fuse in (False, True):
         changed = replace(config, device=replace(config.device, fuse=fuse))
         needs.append(need_of(model_file, changed, facts).fixed_bytes)
-        plans.append(step_bytes(device, model.graph, model.weights, limits, LoweringOptions(fuse=fuse)))
+        plans.append(step_bytes(facts, model.graph, model.weights, limits, LoweringOptions(fuse=fuse)))
     assert needs[0] - needs[1] == plans[0] - plans[1] != 0
     assert device == "cuda" or plans[0] > 1.5 * plans[1]
 

@@ -287,12 +287,14 @@ PUBLISHED: dict[str, Config] = {
         "new_decoder_architecture": True,
         "num_kv_heads": 8,
         "num_attention_heads": 128,
+        "num_hidden_layers": 60,
         "hidden_size": 8192,
     },
     "StarCoder 2": STARCODER_2,
     "OPT": OPT,
     "Apertus": {
         **decoder("Apertus", (4096, 21504, 32, 32, 8, 131072), hidden_act="xielu", mlp_bias=False, post_norm=False),
+        "max_position_embeddings": 65536,
         "qk_norm": True,
         "rope_scaling": {
             "factor": 8.0,
@@ -305,8 +307,8 @@ PUBLISHED: dict[str, Config] = {
         "rope_theta": 12000000,
     },
     "EXAONE 4": {
-        **decoder("Exaone4", (5120, 27392, 4, 40, 8, 102400), head_dim=128, sliding_window=4096),
-        "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+        **decoder("Exaone4", (5120, 27392, 64, 40, 8, 102400), head_dim=128, sliding_window=4096),
+        "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 16,
         "sliding_window_pattern": "LLLG",
     },
     "Hunyuan": {

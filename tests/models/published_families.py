@@ -1,4 +1,7 @@
-"""Config files of families beyond those in `published`, as their publishers wrote them."""
+"""Config files of families beyond those in `published`, as their publishers wrote them.
+
+Compared with the classes of transformers, its pages of models, and copies of the files in public repositories.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ GEMMA = {
     "head_dim": 256,
     "rms_norm_eps": 1e-06,
     "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 8192,
     **GELU,
 }
 COHERE = {
@@ -28,6 +33,7 @@ COHERE = {
     "layer_norm_eps": 1e-05,
     "logit_scale": 0.0625,
     "pad_token_id": 0,
+    "tie_word_embeddings": True,
     "max_position_embeddings": 8192,
 }
 GLM = {
@@ -40,8 +46,15 @@ GLM = {
     "rms_norm_eps": 1.5625e-07,
     "rope_theta": 10000.0,
 }
-OLMO = {"attention_bias": False, "attention_dropout": 0.0, "eos_token_id": 50279, "pad_token_id": 1}
+OLMO = {"attention_bias": False, "attention_dropout": 0.0, "rope_theta": 500000, "rms_norm_eps": 1e-06}
+OLMO_TOKENS = {"eos_token_id": 100257, "pad_token_id": 100277}  # of the second and third generation
 LONG_FACTORS = [1.0 + i / 8 for i in range(48)]
+
+
+def without(key: str, config: Config) -> Config:
+    """The same without a key."""
+    return {name: config[name] for name in config if name != key}
+
 
 PUBLISHED: dict[str, Config] = {
     "Gemma 2B": decoder(
@@ -57,12 +70,11 @@ PUBLISHED: dict[str, Config] = {
         query_pre_attn_scalar=256,
         sliding_window=4096,
         sliding_window_size=4096,
-        max_position_embeddings=8192,
     ),
     "Gemma 3 1B": decoder(
         "Gemma3",
         (1152, 6912, 26, 4, 1, 262144),
-        **GEMMA | {"rope_theta": 1000000, "hidden_act": "gelu_pytorch_tanh"},
+        **GEMMA | {"rope_theta": 1000000, "eos_token_id": [1, 106], "max_position_embeddings": 32768},
         model_type="gemma3_text",
         attn_logit_softcapping=None,
         final_logit_softcapping=None,
@@ -72,18 +84,16 @@ PUBLISHED: dict[str, Config] = {
         rope_scaling=None,
         sliding_window=512,
         sliding_window_pattern=6,
-        max_position_embeddings=32768,
     ),
     "VaultGemma 1B": decoder(
         "VaultGemma",
         (1152, 6912, 26, 4, 4, 256000),
-        **GEMMA,
-        attn_logit_softcapping=50.0,
-        final_logit_softcapping=30.0,
-        layer_types=[SLIDING, FULL] * 13,
+        **GEMMA | {"max_position_embeddings": 1024},
+        attn_logit_softcapping=None,
+        final_logit_softcapping=None,
+        layer_types=[FULL] * 26,
         query_pre_attn_scalar=256,
         sliding_window=512,
-        max_position_embeddings=1024,
     ),
     "Command R": decoder(
         "Cohere",
@@ -96,7 +106,7 @@ PUBLISHED: dict[str, Config] = {
     "Command R7B": decoder(
         "Cohere2",
         (4096, 14336, 32, 32, 8, 256000),
-        **COHERE,
+        **COHERE | {"logit_scale": 0.25},
         cache_implementation="hybrid",
         head_dim=128,
         layer_switch=4,
@@ -113,7 +123,12 @@ PUBLISHED: dict[str, Config] = {
         use_parallel_embedding=True,
     ),
     "GLM-4 9B chat": decoder("Glm", (4096, 13696, 40, 32, 2, 151552), **GLM, attention_bias=True),
-    "GLM-4 9B 0414": decoder("Glm4", (4096, 13696, 40, 32, 2, 151552), **GLM, attention_bias=False),
+    "GLM-4 9B 0414": decoder(
+        "Glm4",
+        (4096, 13696, 40, 32, 2, 151552),
+        **GLM | {"rms_norm_eps": 1e-05, "max_position_embeddings": 32768},
+        attention_bias=False,
+    ),
     "SmolLM3 3B": decoder(
         "SmolLM3",
         (2048, 11008, 36, 16, 4, 128256),
@@ -121,6 +136,7 @@ PUBLISHED: dict[str, Config] = {
         attention_dropout=0.0,
         eos_token_id=128012,
         layer_types=[FULL] * 36,
+        max_position_embeddings=65536,
         max_window_layers=28,
         mlp_bias=False,
         no_rope_layer_interval=4,
@@ -130,21 +146,28 @@ PUBLISHED: dict[str, Config] = {
         rope_scaling=None,
         rope_theta=5000000.0,
         sliding_window=None,
+        tie_word_embeddings=True,
         use_sliding_window=False,
     ),
-    "OLMo 7B": decoder(
-        "Olmo", (4096, 11008, 32, 32, 32, 50304), **OLMO, clip_qkv=None, rope_scaling=None, rope_theta=10000.0
+    "OLMo 7B": without(
+        "rms_norm_eps",
+        decoder(
+            "Olmo",
+            (4096, 11008, 32, 32, 32, 50304),
+            **OLMO | {"rope_theta": 10000.0, "eos_token_id": 50279, "pad_token_id": 1},
+            clip_qkv=None,
+            max_position_embeddings=2048,
+            rope_scaling=None,
+        ),
     ),
-    "OLMo 2 7B": decoder(
-        "Olmo2", (4096, 11008, 32, 32, 32, 100352), **OLMO, rope_scaling=None, rope_theta=500000, rms_norm_eps=1e-06
-    ),
+    "OLMo 2 7B": decoder("Olmo2", (4096, 11008, 32, 32, 32, 100352), **OLMO, **OLMO_TOKENS, rope_scaling=None),
     "Olmo 3 7B": decoder(
         "Olmo3",
         (4096, 11008, 32, 32, 32, 100278),
         **OLMO,
+        **OLMO_TOKENS,
         layer_types=([SLIDING] * 3 + [FULL]) * 8,
         max_position_embeddings=65536,
-        rms_norm_eps=1e-06,
         rope_scaling={
             "attention_factor": 1.2079441541679836,
             "beta_fast": 32,
@@ -153,8 +176,8 @@ PUBLISHED: dict[str, Config] = {
             "original_max_position_embeddings": 8192,
             "rope_type": "yarn",
         },
-        rope_theta=500000,
         sliding_window=4096,
+        use_cache=False,
     ),
     "Phi-2": decoder(
         "Phi",
@@ -177,6 +200,7 @@ PUBLISHED: dict[str, Config] = {
         (3072, 8192, 32, 24, 8, 200064),
         attention_bias=False,
         attention_dropout=0.0,
+        bos_token_id=199999,
         embd_pdrop=0.0,
         eos_token_id=199999,
         full_attn_mod=1,
@@ -185,16 +209,18 @@ PUBLISHED: dict[str, Config] = {
         max_position_embeddings=131072,
         mlp_bias=False,
         original_max_position_embeddings=4096,
+        pad_token_id=199999,
         partial_rotary_factor=0.75,
         resid_pdrop=0.0,
         rope_scaling={"long_factor": LONG_FACTORS, "short_factor": [1.0] * 48, "type": "longrope"},
         rope_theta=10000.0,
         sliding_window=262144,
+        tie_word_embeddings=True,
     ),
     "Gemma 4 E2B, its text model": decoder(
         "Gemma4",
         (1536, 6144, 35, 8, 1, 262144),
-        **GEMMA | {"rope_theta": None},
+        **GEMMA | {"rope_theta": None, "max_position_embeddings": 131072},
         model_type="gemma4_text",
         attention_k_eq_v=False,
         enable_moe_block=False,
@@ -202,7 +228,6 @@ PUBLISHED: dict[str, Config] = {
         global_head_dim=512,
         hidden_size_per_layer_input=256,
         layer_types=([SLIDING] * 4 + [FULL]) * 7,
-        max_position_embeddings=131072,
         moe_intermediate_size=None,
         num_experts=None,
         num_global_key_value_heads=None,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +15,21 @@ from quire.models.draw import draw
 from quire.models.errors import BadCheckpoint
 from quire.models.moe import MoeConfig
 from quire.models.registry import all_architectures
+from quire.ops.registry import relative_error
 from quire.weights.checkpoint import open_checkpoint
-from tests.models.toys import CASES, FIRST_CASES, MemoryCheckpoint, as_tensors, make_toy
+from quire.weights.container import Tensor
+from quire.weights.quantized_tensors import Mxfp4Tensor
+from tests.models.quantized import write_checkpoint
+from tests.models.toys import (
+    CASES,
+    FIRST_CASES,
+    MemoryCheckpoint,
+    Session,
+    as_tensors,
+    make_toy,
+    some_tokens,
+    toy_of,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -21,7 +37,7 @@ WITH_EXPERTS = {arch.name for arch in all_architectures() if issubclass(arch.con
 TOYS = [name for name in FIRST_CASES if CASES[name].kind in WITH_EXPERTS]
 
 
-def published(case: str, folder) -> MemoryCheckpoint:
+def published(case: str, folder: Path) -> MemoryCheckpoint:
     """The toy as transformers writes it: as such models are published."""
     make_toy(case).torch_model.save_pretrained(folder)
     found = open_checkpoint(folder)
@@ -69,3 +85,122 @@ def test_a_stack_of_another_shape_is_refused():
         tensor = ComputedTensor(name, np.zeros(shape, np.float32))
         with pytest.raises(BadCheckpoint, match=r"gate_up_proj is \[.*must be \[8, 80, 48\]"):
             draw(replace(checkpoint, tensors={**checkpoint.tensors, name: tensor}))
+
+
+def mxfp4_folder(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """A checkpoint of gpt-oss with MXFP4 experts of random bytes, and the toy with their numbers, by transformers."""
+    torch = pytest.importorskip("torch")
+    convert = pytest.importorskip("transformers.integrations.mxfp4").convert_moe_packed_tensors
+    toy = toy_of("GptOssForCausalLM", {**OSS, "hidden_size": 64, "intermediate_size": 96, "sliding_window": 8}, seed=5)
+    rng, arrays = np.random.default_rng(2), {}
+    for name, tensor in toy.torch_model.state_dict().items():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            arrays[name] = tensor.numpy()
+            continue
+        experts, columns, rows = tensor.shape
+        blocks = rng.integers(0, 256, (experts, rows, columns // 32, 16), np.uint8)
+        scales = rng.integers(121, 126, blocks.shape[:-1], np.uint8)
+        arrays |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        tensor.copy_(convert(torch.from_numpy(blocks), torch.from_numpy(scales), dtype=torch.float32))
+    config = {**toy.checkpoint.metadata, "quantization_config": MXFP4}
+    pytest.importorskip("safetensors.numpy").save_file(arrays, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, default=str))
+    return toy, arrays
+
+
+OSS = {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 16}
+MXFP4 = {
+    "quant_method": "mxfp4",
+    "modules_to_not_convert": [
+        "model.layers.*.self_attn",
+        "model.layers.*.mlp.router",
+        "model.embed_tokens",
+        "lm_head",
+    ],
+}
+
+
+def test_mxfp4_experts_of_safetensors_give_the_logits_of_transformers(tmp_path):
+    toy, _ = mxfp4_folder(tmp_path)
+    model, tokens = draw(open_checkpoint(tmp_path)), some_tokens(40)
+    assert model.weights["layers.1.experts.up"].format == "mxfp4"
+    actual = Session(model).step({"a": tokens})["a"]
+    assert relative_error(actual, toy.expected_logits(tokens)) < 1e-4
+
+
+def test_mxfp4_of_safetensors_is_that_of_gguf(tmp_path):
+    """Repacked bytes have the numbers that transformers and the gguf package compute."""
+    gguf, torch = pytest.importorskip("gguf"), pytest.importorskip("torch")
+    convert = pytest.importorskip("transformers.integrations.mxfp4").convert_moe_packed_tensors
+    rng = np.random.default_rng(3)
+    blocks = rng.integers(0, 256, (2, 6, 3, 16), np.uint8)
+    scales = rng.integers(1, 253, (2, 6, 3), np.uint8)
+    tensor = Mxfp4Tensor(as_bytes("w_blocks", blocks), as_bytes("w_scales", scales))
+    expected = convert(torch.from_numpy(blocks), torch.from_numpy(scales), dtype=torch.float32).numpy().swapaxes(1, 2)
+    assert (tensor.shape, tensor.num_bytes) == ((2, 6, 96), 2 * 6 * 3 * 17)
+    assert np.array_equal(tensor.dequantize(), expected)
+    repacked = gguf.quants.dequantize(tensor.data.reshape(2, 6, -1), gguf.GGMLQuantizationType.MXFP4)
+    assert np.array_equal(repacked, expected)
+    assert np.array_equal(tensor.matrix(1).dequantize(), expected[1])
+
+
+def as_bytes(name: str, array: np.ndarray) -> Tensor:
+    return Tensor(name, array.shape, "u8", array.reshape(-1))
+
+
+@pytest.mark.parametrize("end", ["gate_up_proj_scales", "down_proj_blocks", "gate_up_proj_bias"])
+def test_an_mxfp4_checkpoint_without_a_part_is_refused(end, tmp_path):
+    _, arrays = mxfp4_folder(tmp_path)
+    gone = f"model.layers.0.mlp.experts.{end}"
+    rest = {name: array for name, array in arrays.items() if name != gone}
+    pytest.importorskip("safetensors.numpy").save_file(rest, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(BadCheckpoint, match=gone.removesuffix("_scales").replace(".", r"\.")):
+        draw(open_checkpoint(tmp_path))
+
+
+@pytest.mark.parametrize("way", ["fp8-tensor", "fp8-blocks", "compressed-fp8-rows", "awq", "gptq", "packed"])
+def test_experts_of_quantized_checkpoints_keep_their_values(way, tmp_path):
+    """Each expert is quantized apart, as published."""
+    sizes = {"hidden_size": 64, "moe_intermediate_size": 96, "num_experts": 8, "num_experts_per_tok": 2, "head_dim": 16}
+    toy = toy_of("Qwen3MoeForCausalLM", {**sizes, "intermediate_size": 64}, seed=4)
+    toy.torch_model.save_pretrained(tmp_path)
+    arrays = {name: tensor.dequantize() for name, tensor in open_checkpoint(tmp_path).tensors.items()}
+    meant = write_checkpoint(way, tmp_path, replace(toy.checkpoint, tensors=as_tensors(arrays)))
+    weights = draw(open_checkpoint(tmp_path)).weights
+    for word in ("gate", "up", "down"):
+        stack = weights[f"layers.1.experts.{word}"]
+        assert stack.format in ("f8_e4m3", "int4")
+        for index in range(8):
+            expected = meant[f"model.layers.1.mlp.experts.{index}.{word}_proj.weight"]
+            np.testing.assert_allclose(stack.matrix(index).float32(), expected, rtol=1e-5, atol=1e-6)
+
+
+RANDOM = {
+    "plain": ("gpt_oss", None, "bf16", 2.0),
+    "mxfp4": ("gpt_oss", MXFP4, "mxfp4", 17 / 32),
+    "fp8": ("qwen3_moe", {"quant_method": "fp8"}, "f8_e4m3", 1.0),
+    "int4": ("qwen3_moe", {"quant_method": "awq", "bits": 4, "group_size": 32}, "int4", 0.75),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_experts_have_the_format_of_the_configuration(name, tmp_path):
+    case, quantization, fmt, size = RANDOM[name]
+    widths = dict.fromkeys(("intermediate_size", "moe_intermediate_size"), 96)
+    sizes = {"hidden_size": 64, "num_local_experts": 300, **widths, "quantization_config": quantization}
+    (tmp_path / "config.json").write_text(json.dumps({**make_toy(case).checkpoint.metadata, **sizes}, default=str))
+    weights = draw(open_checkpoint(tmp_path, "dummy")).weights
+    up, router = weights["layers.1.experts.up"], weights["layers.1.mlp.router"]
+    assert (up.shape, up.format, router.format) == ((300, 96, 64), fmt, "bf16")
+    assert up.num_bytes == 300 * 96 * 64 * size
+    assert up.matrix(299).float32().std() == pytest.approx(0.02, rel=0.5)
+
+
+def test_random_biases_of_experts_are_not_quantized(tmp_path):
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {**make_toy("gpt_oss").checkpoint.metadata, "quantization_config": MXFP4, "hidden_size": 64}, default=str
+        )
+    )
+    bias = draw(open_checkpoint(tmp_path, "dummy")).weights["layers.1.experts.gate.bias"]
+    assert (bias.shape, bias.format) == ((6, 40), "bf16") and np.abs(bias.float32()).max() < 0.2

@@ -22,6 +22,7 @@ VISION = {
 TEXTS = {
     "Gemma3ForConditionalGeneration": ("Gemma3ForCausalLM", "gemma3"),
     "Gemma4ForConditionalGeneration": ("Gemma4ForCausalLM", "gemma4"),
+    "Llama4ForConditionalGeneration": ("Llama4ForCausalLM", "llama4"),
     "Mistral3ForConditionalGeneration": ("Ministral3ForCausalLM", "ministral3"),
 }
 

@@ -277,6 +277,7 @@ def test_a_cutting_rule_cuts_as_its_family_does(name: str, text: str, words: lis
         *(({"model": kind}, f"{kind}.*gpt2, gemma4, llama, t5") for kind in ("rwkv", "bert", "plamo2", "whitespace")),
         ({"normalizer.lowercase": True}, "normalizer.lowercase"),
         ({"add_sep_token": True}, "add_sep_token"),
+        ({"add_space_prefix": True}, "add_space_prefix.*'gpt2'"),
         ({"suppress_tokens": [1]}, "suppress_tokens"),
         ({"merges": ["a b"]}, "merges"),
         ({"merges": None}, "merges"),
@@ -287,7 +288,7 @@ def test_a_cutting_rule_cuts_as_its_family_does(name: str, text: str, words: lis
     ],
 )
 def test_an_error_names_what_is_wrong_with_a_file(change: dict[str, Any], named: str) -> None:
-    data = gguf("gpt2", ["a", "c", "ac"], [1, 1, 1], merges=["a c"], pre="gpt-2")
+    data = gguf("gpt2", ["a", "c", "ac"], [1, 1, 1], merges=["a c"], pre="gpt-2", add_space_prefix=False)
     Tokenizer.from_gguf(data)
     with pytest.raises(UnsupportedTokenizer, match=named):
         Tokenizer.from_gguf(data | {f"tokenizer.ggml.{key}": value for key, value in change.items()})

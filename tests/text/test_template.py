@@ -218,7 +218,8 @@ def test_a_template_that_is_no_template_is_the_model_s_fault() -> None:
     "source",
     [
         "{{ ''.__class__.__mro__ }}",
-        "{{ messages.append(1) }}",
+        "{{ messages.extend([1]) }}",
+        "{{ messages[0].pop('role') }}",
         "{{ messages[0].update({}) }}",
         "{{ raise_exception.__globals__.re }}",
         "{{ namespace(__class__=1) }}",
@@ -251,11 +252,17 @@ def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
         "{% set n = namespace(s='ab') %}{% for i in range(99) %}{% set n.s = n.s.replace('a', n.s) %}{% endfor %}",
         "{% set n = namespace(s=9) %}{% for i in range(99) %}{% set n.s = n.s * n.s %}{% endfor %}",
         "{% set x = 'a' * 30000000 %}{{ x }}{{ x }}",
+        "{% for m in messages %}{% set _ = messages.append(m) %}{% endfor %}",
     ],
 )
 def test_a_template_that_does_not_end_is_ended(source: str) -> None:
     with pytest.raises(RejectedMessages, match="does not finish"):
         ChatTemplate(source).render([USER])
+
+
+def test_a_list_may_get_one_element_more_or_less() -> None:
+    source = "{% set n = namespace(ids=[]) %}{% set _ = n.ids.append('a') %}{% set _ = n.ids.append('b') %}"
+    assert ChatTemplate(source + "{{ n.ids.pop(0) }}{{ n.ids }}").render([USER]) == "a['b']"
 
 
 def test_rendering_changes_nothing_that_was_given() -> None:

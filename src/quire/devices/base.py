@@ -269,12 +269,14 @@ def open(name: str) -> Device:
     return device
 
 
-def step_bytes(name: str, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int:
+def step_bytes(facts: DeviceFacts, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int:
     """Return the bytes of the buffers that the device's program of this graph has, by the plan that it is lowered by.
 
-    No number of a weight is read. The device need not be on this machine.
+    No number of a weight is read. The device need not be on this machine. One without a plan has no such buffers.
     """
-    plan: StepPlan = importlib.import_module(f"quire.devices.{device_facts(name).name}.plan").PLAN
+    if facts.plan is None:
+        return 0
+    plan: StepPlan = importlib.import_module(facts.plan).PLAN
     return plan(graph, weights, limits, options)
 
 

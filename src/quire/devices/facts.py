@@ -51,6 +51,7 @@ class DeviceFacts:
     weight_formats: Mapping[str, str]  # format in a file -> format in the device's memory, unless converted
     conversions: tuple[str, ...] = ()  # values of `quantize`: formats that it can convert matrices to when loading
     fused_ops: frozenset[str] = frozenset()  # that it has kernels for, whatever their attributes (graph/passes/fuse.py)
+    plan: str | None = None  # the module whose PLAN says how large its buffers of a step are
     packages: tuple[str, ...] = ()  # Python packages that it needs beside Quire's own
     driver: Path | None = None  # exists where its hardware and driver are; None: every machine has it
 

@@ -10,7 +10,7 @@ from quire.graph.weight import StoredTensor, Weight
 from quire.models.errors import UnsupportedModel
 from quire.models.keys import ConfigKeys, KeySet
 from quire.models.quantization import Quantization, read_quantization
-from quire.models.rope import ALL, FULL, SLIDING, RopeConfig, ropes_from_config, ropes_from_gguf
+from quire.models.rope import ALL, CHUNKED, FULL, SLIDING, RopeConfig, ropes_from_config, ropes_from_gguf
 from quire.models.values import MAX_HEAD_DIM, MAX_LAYERS, MAX_SHOWN, Values, brief
 
 Metadata = Mapping[str, Any]
@@ -146,7 +146,10 @@ def _head_dim(c: Values, hidden: str, heads: str, kv_heads: str, head_dim: str) 
         raise UnsupportedModel(f"{num_heads} query heads ({heads}) cannot share {num_kv_heads} key heads ({kv_heads}).")
     size = c.uniform_size(hidden)
     if head_dim not in c and size % num_heads:
-        raise UnsupportedModel(f"{hidden}, {size}, is not a multiple of the number of heads, {num_heads} ({heads}).")
+        raise UnsupportedModel(
+            f"{hidden}, {size}, is not a multiple of the number of heads, {num_heads} ({heads}), and {head_dim} is not "
+            "set."
+        )
     found = c.size(head_dim, size // num_heads, MAX_HEAD_DIM)
     if found % 2 or found > MAX_HEAD_DIM:
         raise UnsupportedModel(
@@ -174,6 +177,7 @@ def _windows(
     if kinds is None:
         return tuple(FULL if window is None else SLIDING for window in windows), windows
     known = {FULL: None, "attention": None, SLIDING: window}
+    known |= {CHUNKED: None} if "attention_chunk_size" in keys.read else {}  # the architecture reads its chunks
     if unknown := set(kinds) - set(known):
         raise UnsupportedModel(f"layer_types has {', '.join(sorted(map(brief, unknown)))}, which is not supported.")
     if len(kinds) != num_layers:

@@ -21,6 +21,11 @@ KEYS = ConfigKeys(
 )
 
 
+def factors(values: Values, is_gguf: bool) -> dict[str, Any]:
+    """Read the four factors."""
+    return {name: values.number(GGUF_FACTORS[name] if is_gguf else name) for name in FACTORS}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraniteConfig(ModelConfig):
     """With its four factors."""
@@ -32,8 +37,7 @@ class GraniteConfig(ModelConfig):
 
     @classmethod
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
-        base |= {name: values.number(GGUF_FACTORS[name] if is_gguf else name) for name in FACTORS}
-        return cls(**base)
+        return cls(**base, **factors(values, is_gguf))
 
 
 @architecture(

@@ -76,6 +76,7 @@ class RopeRules:
     by_layer_type: bool = False  # rope_parameters may have an entry for each layer type
     has_factors: bool = False  # GGUF files may have short and long factors as tensors
     has_alpha: bool = False  # a dynamic rope may have a fixed alpha, by which the base is stretched
+    truncates: bool = True  # yarn of GGUF files, which have no key for it, has whole pairs as bounds
     beside: frozenset[str] = frozenset()  # keys in rope_parameters that are not the rope's
     renamed: Mapping[str, str] = field(default_factory=dict)  # kinds that mean another one in this architecture
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from quire.graph.graph import Graph, Value
@@ -20,6 +22,7 @@ CONFIG = LLAMA_CONFIG.override(
     defaults={"num_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 8, "rope_theta": 1000000.0,
               "rms_norm_eps": 1e-5, "eos_token_id": 2, "norm_topk_prob": True},
 )  # fmt: skip
+NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 MOE_GGUF = LLAMA_GGUF.override(reads=GGUF_KEYS, defaults={"expert_weights_norm": True})
 
 
@@ -31,12 +34,15 @@ MOE_GGUF = LLAMA_GGUF.override(reads=GGUF_KEYS, defaults={"expert_weights_norm":
     keys=ConfigKeys(CONFIG, MOE_GGUF),
     config=MoeConfig,
 )
-def mixtral(g: Graph, c: MoeConfig, **attention: Any) -> Value:
-    """Pre-norm decoder with experts. `attention`: what `attend` takes, in architectures that differ in nothing else."""
+def mixtral(g: Graph, c: MoeConfig, routing: Mapping[str, Any] = NO_CHANGES, **attention: Any) -> Value:
+    """Pre-norm decoder with experts.
+
+    `routing` and `attention`: what `moe_mlp` and `attend` take, in architectures that differ in nothing else.
+    """
     x = g.embed("embed")
     for layer in g.layers(c.num_layers):
         h = g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)
         x = g.add(x, attend(g, c, layer, h, **attention))
         h = g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps)
-        x = g.add(x, moe_mlp(g, c, layer, h, "silu"))
+        x = g.add(x, moe_mlp(g, c, layer, h, "silu", **routing))
     return g.logits(g.rms_norm(x, "norm", eps=c.norm_eps), "head")

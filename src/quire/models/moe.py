@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from quire.models.config import ModelConfig
 from quire.models.errors import UnsupportedModel
-from quire.models.names import Names, Stored, TensorName, part
+from quire.models.names import Names, RowRule, Stored, TensorName, part
 from quire.models.values import Values
 
 MAX_EXPERTS = 1 << 14
@@ -44,11 +44,11 @@ class MoeConfig(ModelConfig):
 
 def _numbers(base: dict[str, Any], c: Values) -> dict[str, Any]:
     """The fields of MoeConfig by config.json."""
-    expert_ffn = c.size("moe_intermediate_size", base["ffn"])
-    num_shared = c.integer_or_none("n_shared_experts") or 0
+    expert_ffn = c.uniform_size("moe_intermediate_size", base["ffn"])
+    num_shared = c.uniform_size("n_shared_experts", 0, least=0)
     return {
-        "num_experts": c.size("num_experts", most=MAX_EXPERTS),
-        "top": c.size("num_experts_per_tok", most=MAX_EXPERTS),
+        "num_experts": c.uniform_size("num_experts", most=MAX_EXPERTS),
+        "top": c.uniform_size("num_experts_per_tok", most=MAX_EXPERTS),
         "expert_ffn": expert_ffn,
         "shared_ffn": c.integer_or_none("shared_expert_intermediate_size") or num_shared * expert_ffn,
         "sparse": _sparse_layers(c, base["num_layers"]),
@@ -58,22 +58,23 @@ def _numbers(base: dict[str, Any], c: Values) -> dict[str, Any]:
 
 
 def _sparse_layers(c: Values, num_layers: int) -> tuple[bool, ...]:
-    """All layers, less the first ones, those that are listed, and those between each so many-th."""
-    first, step = c.integer_or_none("first_k_dense_replace") or 0, c.size("decoder_sparse_step", 1)
-    dense = c.integers("mlp_only_layers")
-    return tuple(i >= first and i not in dense and (i + 1) % step == 0 for i in range(num_layers))
+    """All layers, less the first and last ones, those that are listed, and those between each so many-th."""
+    first, last = c.integer_or_none("first_k_dense_replace") or 0, c.integer_or_none("moe_layer_end_index", least=-1)
+    step, dense = c.size("decoder_sparse_step", 1), c.integers("mlp_only_layers")
+    end = num_layers if last in (None, -1) else last + 1
+    return tuple(first <= i < end and i not in dense and (i + 1) % step == 0 for i in range(num_layers))
 
 
 def _gguf_numbers(base: dict[str, Any], c: Values) -> dict[str, Any]:
     expert_ffn = c.size("expert_feed_forward_length", base["ffn"])
-    first = c.integer_or_none("leading_dense_block_count") or 0
+    first, step = c.integer_or_none("leading_dense_block_count") or 0, c.size("interleave_moe_layer_step", 1)
     num_shared = c.integer_or_none("expert_shared_count") or 0
     return {
         "num_experts": c.size("expert_count", most=MAX_EXPERTS),
         "top": c.size("expert_used_count", most=MAX_EXPERTS),
         "expert_ffn": expert_ffn,
         "shared_ffn": c.integer_or_none("expert_shared_feed_forward_length") or num_shared * expert_ffn,
-        "sparse": tuple(i >= first for i in range(base["num_layers"])),
+        "sparse": tuple(i >= first and (i + 1) % step == 0 for i in range(base["num_layers"])),
         "renormalize": c.flag("expert_weights_norm"),
         "factor": c.number_unless_zero("expert_weights_scale", 1.0),
     }
@@ -99,16 +100,23 @@ SHAPES = {
     "up": ("experts", "expert_ffn", "hidden"),
     "down": ("experts", "hidden", "expert_ffn"),
 }
+HALVES = (part(0, "expert_ffn", "expert_ffn"), part(1, "expert_ffn", "expert_ffn"))
+CORRECTION = Stored("exp_probs_b", kind="bias")
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
 def with_experts(
-    names: Names, *, block: str = "mlp", words: tuple[str, str, str] = PROJECTIONS, router: str = "gate"
+    names: Names,
+    *,
+    block: str = "mlp",
+    words: tuple[str, str, str] = PROJECTIONS,
+    router: str = "gate",
+    corrections: tuple[Stored, Stored] | None = None,
 ) -> Names:
     """Add a router and stacks of experts to the names of a dense model, whose feed-forward block some layers may have.
 
     Safetensors have a tensor for each expert, `BLOCK.experts.3.WORD.weight`, or, written by transformers 5, stacks in
-    `mlp.experts`, of which one has the rows of gate and up.
+    `mlp.experts`, of which one has the rows of gate and up. `corrections`: that of the router in either kind of file.
     """
     stems = [f"{block}.experts.*.{word}" for word in words]
     entries = {"mlp.router": TensorName(f"{block}.{router}", "ffn_gate_inp", ("experts", "hidden"), only=is_sparse)}
@@ -118,16 +126,41 @@ def with_experts(
     dense = {word: replace(names.entries[word], only=is_dense) for word in ("mlp.gate", "mlp.up", "mlp.down")}
     both = "mlp.experts.gate_up_proj"
     layout = {
-        "experts.gate": _stack("gate", Stored(both, part(0, "expert_ffn", "expert_ffn")), ""),
-        "experts.up": _stack("up", Stored(both, part(1, "expert_ffn", "expert_ffn")), ""),
-        "experts.down": _stack("down", "mlp.experts.down_proj", ""),
+        **fused_stacks((both, "mlp.experts.down_proj")),
         "mlp.router": replace(entries["mlp.router"], safetensors=f"mlp.{router}"),
     }
+    if corrections is not None:
+        entries["mlp.correction"] = TensorName(corrections[0], CORRECTION, ("experts",), only=is_sparse, in_all=False)
+        layout["mlp.correction"] = replace(entries["mlp.correction"], safetensors=corrections[1])
     return names.but(entries | dense, stacked=names.stacked.union(stems), layouts={**names.layouts, both: layout})
 
 
-def _stack(word: str, stored: str | Stored, kind: str = "weight") -> TensorName:
-    return TensorName(stored, f"ffn_{word}_exps", SHAPES[word], only=is_sparse, kind=kind)
+def fused_stacks(
+    stems: tuple[str, str],
+    rows: tuple[RowRule, RowRule] = HALVES,
+    biases: tuple[str, str] | None = None,
+    *,
+    transposed: bool = False,
+    kind: str = "",
+) -> dict[str, TensorName]:
+    """The entries of two stacks: `stems` are the names of one with the rows of gate and up, and of that of down.
+
+    `rows`: those of gate and of up. `biases`: their full names. `transposed`: the stacks are [experts, in, out].
+    """
+    both, down = biases or (None, None)
+    stored = (
+        Stored(stems[0], rows[0], transposed, bias=both, kind=kind),
+        Stored(stems[0], rows[1], transposed, bias=both, kind=kind),
+        Stored(stems[1], None, transposed, bias=down, kind=kind),
+    )
+    return {
+        f"experts.{word}": replace(_stack(word, each), biased=biases is not None)
+        for word, each in zip(SHAPES, stored, strict=True)
+    }
+
+
+def _stack(word: str, stored: str | Stored) -> TensorName:
+    return TensorName(stored, f"ffn_{word}_exps", SHAPES[word], only=is_sparse)
 
 
 def with_shared(names: Names, block: str) -> Names:

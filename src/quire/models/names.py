@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from quire.graph.weight import StackedTensor, StoredTensor, Transform, Weight, transformed
 from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import BadCheckpoint
-from quire.models.quantization import FLOAT8, FP8, join_tensors
+from quire.models.quantization import FLOAT8, FP8, MXFP4, join_tensors
 from quire.ops.registry import format_shape
 from quire.weights.quantized_tensors import GroupedInt4, ScaledTensor
 from quire.weights.random_weights import RandomTensor, random_int4
@@ -79,6 +79,7 @@ class Stored:
     added: float = 0.0
     shape: tuple[str, ...] | None = None  # of these rows, where it is not the weight's: the numbers are the same
     bias: str | None = None  # full name of the bias in its layer, where it is not this name with `.bias`
+    kind: str | None = None  # suffix of the tensor's name in this container alone; None: that of both
 
     def transform(self, sizes: Sizes) -> Transform:
         """For a weight of these sizes."""
@@ -193,7 +194,9 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
     tensors = join_tensors(checkpoint.tensors, config.quantization)
     if container == SAFETENSORS:
         tensors = _stack(_renamed(tensors, names), names.stacked)
-    names = names.in_layout_of(container, tensors)
+    is_mxfp4 = config.quantization is not None and config.quantization.kind == MXFP4
+    blocks = [key for key in names.layouts if key.endswith("_blocks")]
+    names = names.in_layout_of(container, blocks if container == "dummy" and is_mxfp4 else tensors)
     if config.tied:
         both = (_first(container, names, word) for word in ("embed", "head"))
         tensors, tied = _tie(tensors, *both)
@@ -304,7 +307,7 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
         name = word if layer is None else f"layers.{layer}.{word}"
         shape, transform = tuple(sizes[size] for size in entry.shape), stored.transform(sizes)
         tensor_shape = None if stored.shape is None else tuple(sizes[size] for size in stored.shape)
-        tensor = names.full_name(container, stored.name, layer, entry.kind)
+        tensor = names.full_name(container, stored.name, layer, entry.kind if stored.kind is None else stored.kind)
         if word != "head" or not config.tied:
             is_required = entry.in_all or container != GGUF
             yield _Expected(name, tensor, shape, transform, is_required, tensor_shape)
@@ -319,15 +322,18 @@ def _expected(container: str, config: ModelConfig, names: Names, layer: int | No
 def _random_tensors(expected: list[_Expected], config: ModelConfig) -> dict[str, StoredTensor]:
     """Return random tensors: norms near 1, all else near 0, matrices of layers in the configured quantization."""
 
+    quantization, spread = config.quantization, config.init_std
+
     def make(each: _Expected, shape: tuple[int, ...]) -> StoredTensor:
-        spread, quantization = config.init_std, config.quantization
         if len(shape) == 1:
             return RandomTensor(each.tensor, shape, spread, 0.0 if each.name.endswith(".bias") else 1.0)
-        is_covered = "." in each.name and quantization is not None
-        if quantization is None or not is_covered or not quantization.covers(each.tensor.removesuffix(".weight")):
+        is_matrix = "." in each.name and not each.name.endswith((".bias", ".router"))
+        if quantization is None or not is_matrix or not quantization.covers(each.tensor.removesuffix(".weight")):
             return RandomTensor(each.tensor, shape, spread)
         if quantization.kind == FP8:
             return RandomTensor(each.tensor, shape, spread, format=FLOAT8)
+        if quantization.kind == MXFP4:
+            return RandomTensor(each.tensor, shape, spread, format=MXFP4 if len(shape) == 3 else "bf16")
         return random_int4(each.tensor, shape, spread, quantization.group)
 
     shapes = _stored_shapes(expected)

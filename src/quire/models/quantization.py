@@ -18,12 +18,12 @@ from quire.graph.weight import StoredTensor
 from quire.models.errors import BadCheckpoint, UnsupportedModel
 from quire.models.values import Values, brief
 from quire.quant.int4 import Int4, from_awq, from_gptq, from_packed
-from quire.weights.quantized_tensors import GroupedInt4, ScaledTensor
+from quire.weights.quantized_tensors import GroupedInt4, Mxfp4Tensor, ScaledTensor
 
 Tensors = Mapping[str, StoredTensor]
 Array = NDArray[Any]
 
-FP8, AWQ, GPTQ, PACKED = "fp8", "awq", "gptq", "packed"
+FP8, AWQ, GPTQ, PACKED, MXFP4 = "fp8", "awq", "gptq", "packed", "mxfp4"
 FLOAT8 = "f8_e4m3"
 _NOT_WEIGHTS = re.compile(r"\.(input_scale|input_zero_point|output_scale|[qkv]_scale|weight_shape)$")
 
@@ -32,21 +32,24 @@ _NOT_WEIGHTS = re.compile(r"\.(input_scale|input_zero_point|output_scale|[qkv]_s
 class Quantization:
     """How a checkpoint's matrices are stored."""
 
-    kind: str  # FP8, AWQ, GPTQ or PACKED
+    kind: str  # FP8, AWQ, GPTQ, PACKED, or MXFP4: stacks of experts alone
     ignored: tuple[str, ...] = ()  # modules that are not quantized; see `covers`
     block: tuple[int, int] = (128, 128)  # FP8: rows and columns of a block, where blocks have scales
     group: int = 128  # 4 bits: weights of a row that share a scale; -1: all of them
     zero_offset: int = 1  # GPTQ: to be added to stored zeros
 
     def covers(self, module: str) -> bool:
-        """Return whether the module is quantized. `ignored` has full names, parts between dots, or `re:` patterns."""
+        """Return whether the module is quantized.
+
+        `ignored` has full names, parts between dots (`*`: any one part), or `re:` patterns.
+        """
         return not any(_matches(name, module) for name in self.ignored)
 
 
 def _matches(name: str, module: str) -> bool:
     if name.startswith("re:"):
         return re.match(name.removeprefix("re:"), module) is not None
-    return f".{name}." in f".{module}."
+    return re.search(rf"\.{re.escape(name)}\.".replace(r"\*", r"[^.]+"), f".{module}.") is not None
 
 
 def read_quantization(config: Mapping[str, Any] | None) -> Quantization | None:
@@ -68,6 +71,10 @@ def _fp8(c: Values) -> Quantization:
         raise c.refusal("fmt", f"'e4m3', as {fmt} weights are not supported")
     ignored = _modules(c, "ignored_layers", "modules_to_not_convert")
     return Quantization(FP8, ignored, _block(c, "weight_block_size"))
+
+
+def _mxfp4(c: Values) -> Quantization:
+    return Quantization(MXFP4, _modules(c, "modules_to_not_convert"))
 
 
 def _awq(c: Values) -> Quantization:
@@ -115,6 +122,7 @@ _METHODS: dict[str, Callable[[Values], Quantization]] = {
     "compressed-tensors": _compressed,
     "fp8": _fp8,
     "gptq": _gptq,
+    "mxfp4": _mxfp4,
 }
 
 
@@ -160,7 +168,9 @@ def join_tensors(tensors: Tensors, quantization: Quantization | None) -> Tensors
     left = {name: tensor for name, tensor in tensors.items() if not _NOT_WEIGHTS.search(name)}
     for name in list(left):
         stem, _, part = name.rpartition(".")
-        if part == "qweight" and quantization.kind in (AWQ, GPTQ):
+        if part.endswith("_blocks") and quantization.kind == MXFP4:
+            left[name] = _mxfp4_stack(name, left)
+        elif part == "qweight" and quantization.kind in (AWQ, GPTQ):
             left[f"{stem}.weight"] = _from_words(_Parts(stem, left), quantization)
         elif part == "weight_packed":
             left[f"{stem}.weight"] = _from_packed(_Parts(stem, left))
@@ -208,6 +218,19 @@ def _scaled(parts: _Parts, part: str, quantization: Quantization) -> ScaledTenso
     if scales.shape != (-(-rows // height), -(-columns // width)):
         raise parts.fail(f"its scales are {list(scales.shape)}, its values {list(values.shape)}")
     return ScaledTensor(values, scales, quantization.block)
+
+
+def _mxfp4_stack(name: str, tensors: dict[str, StoredTensor]) -> Mxfp4Tensor:
+    """Of NAME_blocks [experts, rows, groups, 16] and NAME_scales [experts, rows, groups]."""
+    blocks, scales = tensors[name], tensors.pop(f"{name.removesuffix('_blocks')}_scales", None)
+    if scales is None:
+        raise BadCheckpoint(f"The checkpoint lacks the scales of {name}.")
+    if blocks.shape != (*scales.shape, 16) or len(scales.shape) != 3 or {blocks.format, scales.format} != {"u8"}:
+        raise BadCheckpoint(
+            f"The tensor {name} is {blocks.format} {list(blocks.shape)}, and its scales are {scales.format} "
+            f"{list(scales.shape)}: they must be u8, with 16 bytes for each scale."
+        )
+    return Mxfp4Tensor(blocks, scales)
 
 
 def _from_words(parts: _Parts, quantization: Quantization) -> GroupedInt4:

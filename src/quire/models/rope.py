@@ -18,6 +18,7 @@ Array = NDArray[Any]
 
 ALL = "all"  # the key of a rope that all layers share
 FULL, SLIDING = "full_attention", "sliding_attention"  # layer types, the keys of other models' ropes
+CHUNKED = "chunked_attention"  # a layer type of some architectures
 _THETAS = {FULL: "rope_theta", SLIDING: "rope_local_base_freq"}  # the key of theta beside rope_parameters
 
 
@@ -121,8 +122,8 @@ def _rope(r: Values, outer: Values, head_dim: int, max_context: int, rules: Rope
         return _longrope(r, base, original, max_context)
     if kind == "llama3":
         low, high = r.number("low_freq_factor"), r.number("high_freq_factor")
-        if high <= low:
-            raise r.refusal("high_freq_factor", f"greater than low_freq_factor, {low:g}")
+        if high < low:
+            raise r.refusal("high_freq_factor", f"not less than low_freq_factor, {low:g}")
         numbers: dict[str, Any] = {"factor": r.number("factor"), "low_freq_factor": low, "high_freq_factor": high}
         return RopeConfig(**base, original_context=original, **numbers)
     factor = r.number("factor", max_context / original if "factor" in r.names() else None)  # null: the ratio
@@ -199,6 +200,7 @@ def rope_from_gguf(c: Values, head_dim: int, max_context: int, rules: RopeRules 
         original_context=c.size("rope.scaling.original_context_length", max_context),
         beta_fast=c.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=c.number("rope.scaling.yarn_beta_slow", 1.0),
+        truncate=rules.truncates,
         scaling=scaling,
     )
 
@@ -220,6 +222,8 @@ def _plain(rope: RopeConfig) -> Array:
 def _llama3(rope: RopeConfig, plain: Array, context: int) -> Array:
     """Divide low frequencies by the factor, keep high ones, and interpolate between them."""
     turns = rope.original_context * plain / (2 * math.pi)  # of each pair over the original context
+    if rope.high_freq_factor == rope.low_freq_factor:
+        return np.where(turns < rope.low_freq_factor, plain / rope.factor, plain)
     keep: Array = np.clip((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0, 1.0)
     return keep * plain + (1 - keep) * plain / rope.factor
 

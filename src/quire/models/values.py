@@ -88,15 +88,15 @@ class Values:
             raise self.refusal(key, f"a list of {count} numbers, each 0 or 1")
         return tuple(bool(each) for each in value[:count])
 
-    def uniform_size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
-        """Like `size`; a list with one number per layer is accepted if all are equal.
+    def uniform_size(self, key: str, default: int | None = None, most: int = MAX_SIZE, least: int = 1) -> int:
+        """Like `size`, or a number from `least` on; a list with one number per layer is accepted if all are equal.
 
         If layers may differ in this key, return that of the first layer.
         """
         value = self._given.get(key)
         if not isinstance(value, list | tuple):
-            return self.size(key, default, most)
-        numbers = [self._integer(key, each, 1, most) for each in value]
+            return self._required(key, default) if value is None else self._integer(key, value, least, most)
+        numbers = [self._integer(key, each, least, most) for each in value]
         if not numbers or (len(set(numbers)) > 1 and key not in self._by_layer):
             raise UnsupportedModel(f"Layers that differ in '{self.shown(key)}' are not supported.")
         return numbers[0]

@@ -47,7 +47,7 @@ def fixed_bytes(weights: Weights, vocab_size: int, config: Config, facts: Device
 def buffer_bytes(graph: Graph, weights: Weights, config: Config, facts: DeviceFacts) -> int:
     """The buffers between the ops of the largest step, fused or not as set."""
     options = LoweringOptions(dtype=config.device.dtype, quantize=config.weights.quantize, fuse=config.device.fuse)
-    return step_bytes(facts.name, graph, weights, limits_of(config), options)
+    return step_bytes(facts, graph, weights, limits_of(config), options)
 
 
 def resident_weight_bytes(weight: Weight, facts: DeviceFacts) -> int:

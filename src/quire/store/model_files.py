@@ -23,6 +23,7 @@ SIDE_FILES = {  # files of a checkpoint beside its weights, and their roles
     "tokenizer.json": "tokenizer",
     "tokenizer_config.json": "tokenizer",
     "tokenizer.model": "tokenizer",
+    "tiktoken.model": "tokenizer",
     "special_tokens_map.json": "tokenizer",
     "added_tokens.json": "tokenizer",
     "vocab.json": "tokenizer",

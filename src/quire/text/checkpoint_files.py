@@ -9,6 +9,7 @@ from typing import Any
 from quire.text.errors import UnsupportedTokenizer
 
 TOKENIZER, CONFIG, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
+TIKTOKEN = "tiktoken.model"  # in place of tokenizer.json
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -51,6 +51,8 @@ class _Kind:
 
 # Options that no kind below honours.
 _ALTERING = ("normalizer.lowercase", "normalizer.strip_accents", "add_sep_token", "suppress_tokens")
+# A space before a text is put there for scored pieces. The tokenizers with merges of published models have none.
+_ALTERING_MERGES = ("add_space_prefix",)
 
 _KINDS = {
     "gpt2": _Kind(),
@@ -71,7 +73,8 @@ class GgufTokens:
                 f"The model file has a tokenizer of the kind {self.model or 'none'!r}; Quire reads "
                 f"{', '.join(_KINDS)}. Use a checkpoint folder with a tokenizer.json instead."
             )
-        if option := next((name for name in _ALTERING if self.get(name, False)), None):
+        altering = (*_ALTERING, *(_ALTERING_MERGES if self.model in ("gpt2", "gemma4") else ()))
+        if option := next((name for name in altering if self.get(name, False)), None):
             raise UnsupportedTokenizer(
                 f"The model file sets {_KEY}{option}, which Quire does not read for a tokenizer of the kind "
                 f"{self.model!r}. Use a checkpoint folder with a tokenizer.json instead."

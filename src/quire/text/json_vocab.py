@@ -1,4 +1,5 @@
-"""A vocabulary from a checkpoint's folder: `tokenizer.json`, and the tokens that the files beside it declare.
+"""A vocabulary from a checkpoint's folder: `tokenizer.json`, or else `tiktoken.model`, and the tokens that the files
+beside it declare.
 
 The reference is what `transformers` makes of the same files (`AutoTokenizer`): the ids of a text, and the text of ids.
 So the post-processor in `tokenizer.json` alone decides which tokens frame a text: `add_bos_token` and `add_eos_token`
@@ -16,8 +17,8 @@ from typing import Any
 import tokenizers
 from tokenizers import models, processors
 
-from quire.text import llama_class
-from quire.text.checkpoint_files import CONFIG, TOKENIZER, read_object
+from quire.text import llama_class, tiktoken_model
+from quire.text.checkpoint_files import CONFIG, TIKTOKEN, TOKENIZER, read_object
 from quire.text.declared_tokens import declared_tokens
 from quire.text.errors import UnsupportedTokenizer
 from quire.text.pieces import Lead, PieceStyle, WordStyle
@@ -28,10 +29,15 @@ _CLEANING = "clean_up_tokenization_spaces"
 _ANY_MODEL = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
 
 
+def has_json(folder: Path) -> bool:
+    """Is the tokenizer of this folder to be read from tokenizer.json, rather than from tiktoken.model?"""
+    return (folder / TOKENIZER).is_file() or not (folder / TIKTOKEN).is_file()
+
+
 def read_vocabulary(folder: Path, extra_eos: Iterable[int] = ()) -> Vocabulary:
     """Read the vocabulary of a folder. `extra_eos`: ends that generation_config.json declares."""
     config = read_object(folder / CONFIG)
-    encoder = _read(folder / TOKENIZER, config)
+    encoder = _read(folder / TOKENIZER, config) if has_json(folder) else tiktoken_model.read_encoder(folder, config)
     is_llama = llama_class.is_used(folder, config, encoder)
     if is_llama:
         llama_class.apply(encoder, config)

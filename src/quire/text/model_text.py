@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.text.checkpoint_files import GENERATION, TOKENIZER, read_object
+from quire.text.checkpoint_files import GENERATION, TIKTOKEN, TOKENIZER, read_object
 from quire.text.detokenize import Detokenizer
 from quire.text.infill import Infill, find_infill
 from quire.text.parsers.reasoning import Reasoning, reasoning_of
@@ -64,7 +64,7 @@ class ModelText:
             tokenizer = Tokenizer.from_gguf(metadata)
             template = ChatTemplate.from_gguf(metadata, tokenizer.named_tokens)
             return cls(tokenizer, template, eos_ids, preset, defaults, find_infill(tokenizer, metadata))
-        if not (folder / TOKENIZER).is_file():
+        if not any((folder / name).is_file() for name in (TOKENIZER, TIKTOKEN)):
             return cls(None, ChatTemplate(None), eos_ids, preset, defaults)
         ends = read_object(folder / GENERATION).get("eos_token_id") or []
         tokenizer = Tokenizer.from_folder(folder, ends if isinstance(ends, list) else [ends])

@@ -150,7 +150,7 @@ _RULES: dict[str, Cutting] = {  # by the names of the models that have each
     "granite-embed-multi-97m": _by(_GPT4O, whole_words=True),
     "tiny_aya cohere2moe": _by(r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O),
     "youtu": _by(_SCRIPTS, _YOUTU, whole_words=True),
-    "kimi-k2": _by(_KIMI),
+    "kimi-k2": _by(_KIMI, whole_words=True),
     "deepseek-llm": _by(
         "[\r\n]", rf"\s?[{_CASED}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", _CHINESE_TO_KOREAN, r"\p{N}"
     ),

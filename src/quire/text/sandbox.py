@@ -109,6 +109,10 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         if self._steps.count > MAX_STEPS:
             raise TemplateTooBig(f"it takes more than {MAX_STEPS:,} steps")
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Lists may get one element more or less: templates for Kimi-K2 do that, and their lists are copies."""
+        return super().is_safe_attribute(obj, attr, value) or (type(obj) is list and attr in ("append", "pop"))
+
     def getattr(self, obj: Any, attribute: str) -> Any:
         self.spend()
         return super().getattr(obj, attribute)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from quire.graph.weight import StoredTensor, Weight
+from quire.graph.weight import HasMatrices, StoredTensor, Weight
 from quire.quant.int4 import BLOCKS, Int4, from_blocks
+from quire.quant.registry import all_formats
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,6 +90,51 @@ class GroupedInt4:
 
     def dequantize(self) -> NDArray[np.float32]:
         return self.load().dequantize()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mxfp4Tensor:
+    """MXFP4 as safetensors store it: the low nibble of a byte is followed by its high one, and scales are apart.
+
+    `data` has the blocks of the format mxfp4, with their nibbles in GGUF's order.
+    """
+
+    blocks: StoredTensor  # u8 [..., rows, groups, 16]
+    scales: StoredTensor  # u8 [..., rows, groups]
+
+    @property
+    def name(self) -> str:
+        return self.blocks.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.scales.shape[:-1], 32 * self.scales.shape[-1])
+
+    @property
+    def format(self) -> str:
+        return "mxfp4"
+
+    @property
+    def num_bytes(self) -> int:
+        return self.blocks.num_bytes + self.scales.num_bytes
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """Converted at every access."""
+        halves = self.blocks.data.reshape(-1, 2, 8)  # weights 0..15 and 16..31
+        out = np.empty((len(halves), 17), np.uint8)
+        out[:, 0] = self.scales.data
+        out[:, 1::2] = (halves[:, 0] & 0x0F) | (halves[:, 1] << 4)
+        out[:, 2::2] = (halves[:, 0] >> 4) | (halves[:, 1] & 0xF0)
+        return out.reshape(-1)
+
+    def dequantize(self) -> NDArray[np.float32]:
+        return all_formats()[self.format].dequantize(self.data.reshape(-1, 17)).reshape(self.shape)
+
+    def matrix(self, index: int) -> Mxfp4Tensor:
+        """One matrix of a stack."""
+        assert isinstance(self.blocks, HasMatrices) and isinstance(self.scales, HasMatrices)
+        return Mxfp4Tensor(self.blocks.matrix(index), self.scales.matrix(index))
 
 
 class Scales(NamedTuple):

@@ -23,6 +23,8 @@ from .quantized_tensors import GroupedInt4
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+MXFP4 = "mxfp4"
+E2M1_STD = math.sqrt(sum(x * x for x in (0, 0.5, 1, 1.5, 2, 3, 4, 6)) / 8)  # of its values, each equally likely
 UNIFORM_STD = math.sqrt((16**2 - 1) / 12)  # of the integers 0..15, each equally likely
 
 
@@ -54,6 +56,8 @@ class RandomTensor:
         if self.turn is not None:
             return np.roll(_shared_rows(replace(self, turn=None)), -self.turn, 0).reshape(-1)
         fmt = all_formats()[self.format]
+        if self.format == MXFP4:
+            return self._draw_blocks(fmt.bytes_for(math.prod(self.shape)))
         numbers = self._draw() / np.float32(self.scale)
         return np.ascontiguousarray(fmt.quantize(numbers.reshape(-1, fmt.block_weights))).reshape(-1)
 
@@ -65,6 +69,12 @@ class RandomTensor:
         """Return the numbers in `data` as a new float32 array."""
         fmt = all_formats()[self.format]
         return fmt.dequantize(self.data.reshape(-1, fmt.block_bytes)).reshape(self.shape) * np.float32(self.scale)
+
+    def _draw_blocks(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Blocks of MXFP4, uniform over the 16 values, whose scale is the power of two nearest to `std`."""
+        blocks = _generator(self.name).integers(0, 256, (num_bytes // 17, 17), np.uint8)
+        blocks[:, 0] = 127 + round(math.log2(self.std / E2M1_STD))
+        return blocks.reshape(-1)
 
     def _draw(self) -> NDArray[np.float32]:
         numbers = _generator(self.name).standard_normal(self.shape, np.float32)

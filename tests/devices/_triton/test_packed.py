@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from quire.devices._triton.expert_formats import expert_address
 from quire.devices._triton.packed import packed_products
 from quire.devices._triton.packing import PACKED, CannotPack, int4_format, pack, unpack_blocks, unpack_int4
 from quire.ops.registry import relative_error
@@ -28,8 +29,10 @@ def _product(
 ):
     n = tl.arange(0, BN)
     tokens = tl.program_id(0) * BM + tl.arange(0, BM)
-    address = tl.multiple_of(tl.load(table), 16)
-    acc, acc_up = packed_products(x, tokens, tokens < M, address, tl.minimum(n, N - 1), N, K, BM, BN, 2, FORMAT, GATE)
+    address = expert_address(table, 0)
+    acc, acc_up = packed_products(
+        x, tokens, tokens < M, address, tl.minimum(n, N - 1), N, 0, 1, K, BM, BN, 2, FORMAT, GATE
+    )
     mask = (tokens < M)[None, :] & (n < N)[:, None]
     to = out + tokens[None, :] * (N * 2 if GATE else N) + n[:, None]
     tl.store(to, acc, mask=mask)

@@ -9,6 +9,7 @@ import pytest
 
 from quire.devices import base
 from quire.devices.base import LoweringOptions
+from quire.devices.cpu import FACTS
 from quire.models.draw import DrawnModel
 from tests.devices.cpu.programs import HAS_NATIVE, LIMITS, lower, quantized_model
 from tests.models.toys import make_toy
@@ -27,7 +28,7 @@ MODELS = {
 
 
 def planned(model: DrawnModel, limits: base.Limits, **options) -> int:
-    return base.step_bytes("cpu", model.graph, model.weights, limits, LoweringOptions(**options))
+    return base.step_bytes(FACTS, model.graph, model.weights, limits, LoweringOptions(**options))
 
 
 @FUSE

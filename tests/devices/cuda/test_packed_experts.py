@@ -22,7 +22,7 @@ MODELS = {
     "q4_k_m": ExpertModel(("q4_k", "q6_k")),
     "q5_k": ExpertModel(("q5_k", "q8_0")),
     "q4_0": ExpertModel(("q4_0", "q5_0"), dim=96, ffn=256),
-    "gpt-oss": ExpertModel(("mxfp4", "mxfp4"), dim=96, ffn=160, attrs=CLAMPED, has_bias=True),
+    "gpt-oss": ExpertModel(("mxfp4", "mxfp4"), dim=544, ffn=160, attrs=CLAMPED, has_bias=True),
     "awq": ExpertModel(("int4", "int4"), dim=128, ffn=64),
 }
 
@@ -54,7 +54,7 @@ def test_logits_are_those_of_the_dequantized_weights(name: str, num_tokens: int,
 def test_matrices_take_as_many_bytes_as_in_the_file_or_little_more(name: str, place: str):
     model = MODELS[name]
     (experts,) = (each for each in lowered(model, place).instructions if isinstance(each, Experts))
-    inward, outward = experts.linears.inward, experts.linears.outward
+    inward, outward = experts.linear.inward, experts.linear.outward
     assert inward.matrices.format != "f32" and outward.matrices.format != "f32"
     stored = sum(weight.num_bytes for key, weight in model.weights.items() if len(weight.shape) == 3)
     assert inward.memory.numel() + outward.memory.numel() <= 1.45 * stored  # columns of toys are padded to blocks

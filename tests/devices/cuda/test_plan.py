@@ -15,6 +15,7 @@ from triton.runtime.interpreter import GridExecutor
 
 from quire.devices import base
 from quire.devices.base import Limits, LoweringOptions
+from quire.devices.cuda import FACTS
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.warm_up import largest_step
 from tests.models.toys import make_toy
@@ -77,6 +78,6 @@ def test_the_largest_step_takes_what_was_planned(name: str, fuse: bool, place: s
     program = CudaDevice(place).lower(model.graph, model.weights, LIMITS, options)
     with storages:
         program.launch(largest_step(LIMITS)).result()
-    predicted = base.step_bytes("cuda", model.graph, model.weights, LIMITS, options)
+    predicted = base.step_bytes(FACTS, model.graph, model.weights, LIMITS, options)
     assert storages.most <= predicted <= SLACK * storages.most
     assert fuse or predicted == storages.most

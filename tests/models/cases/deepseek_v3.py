@@ -10,7 +10,7 @@ SCALED = rope("yarn", factor=8.0, original_max_position_embeddings=64, mscale=1.
 CASES = {
     "deepseek_v3": Case(KIND, {**LATENT, **GROUPS, **TOKENS, "q_lora_rank": 28, **SCALED}),
     "deepseek_v3-one-group": Case(KIND, {**LATENT, **ONE_GROUP, **TOKENS, "q_lora_rank": None, "n_shared_experts": 1}),
-    "deepseek_v3-halves": Case(
+    "deepseek_v3-rope-in-halves": Case(
         KIND,
         {**LATENT, **GROUPS, **TOKENS, "q_lora_rank": 28, "rope_interleave": False, "norm_topk_prob": False,
          "attention_bias": True},

@@ -100,6 +100,17 @@ DEEPSEEK = """{{ tools | tojson }}{% for message in messages %}<|{{ message.role
 {{- call.function.arguments | tojson }}{{ "\n```<｜tool▁call▁end｜>" }}{{ "<｜tool▁calls▁end｜>" if loop.last else "" }}
 {%- endfor %}
 {% endfor %}"""
+DEEPSEEK_V31 = """{{ tools | tojson }}{% for message in messages %}<|{{ message.role }}|>{{ message.content }}
+{%- for call in message.tool_calls or [] %}{{ "<｜tool▁calls▁begin｜>" if loop.first else "" }}
+{{- "<｜tool▁call▁begin｜>" + call.function.name + "<｜tool▁sep｜>" + call.function.arguments | tojson }}
+{{- "<｜tool▁call▁end｜>" }}{{ "<｜tool▁calls▁end｜>" if loop.last else "" }}
+{%- endfor %}
+{% endfor %}"""
+# Those of the published models write no tools, and some take arguments only as text.
+NO_TOOLS, NO_TOOLS_V31 = (
+    source.replace("{{ tools | tojson }}", "").replace("arguments | tojson", "arguments + ''")
+    for source in (DEEPSEEK, DEEPSEEK_V31)
+)
 GEMMA4 = """{% macro write(value) %}
 {%- if value is string %}<|"|>{{ value }}<|"|>
 {%- elif value is mapping %}{{ "{" }}{% for key, each in value | items %}{{ "" if loop.first else "," }}
@@ -183,6 +194,9 @@ TEMPLATES = [
     ("seed_oss", SEED),
     ("glm", GLM),
     ("deepseek", DEEPSEEK),
+    ("deepseek", NO_TOOLS),
+    ("deepseek_v31", DEEPSEEK_V31),
+    ("deepseek_v31", NO_TOOLS_V31),
     ("gemma4", GEMMA4),
     ("hermes", HERMES),
     ("llama3", LLAMA),
@@ -259,6 +273,9 @@ def test_tools_have_all_that_templates_ask_of_them() -> None:
         },
     ]
     assert as_template_tools(()) is None
+    (weather, _) = as_template_tools(TOOLS, sorts_keys=True) or ()
+    assert [*weather, *weather["function"]] == ["function", "type", "description", "name", "parameters"]
+    assert list(weather["function"]["parameters"]) == ["properties", "required", "type"]
 
 
 def test_llama_gets_one_call_a_turn_each_followed_by_its_result() -> None:
@@ -311,6 +328,15 @@ def test_gpt_oss_gets_one_call_a_turn_and_what_else_its_template_would_refuse_or
     places = [text.index(part) for part in (*order, '"12:00"<|end|>', "user<|message|>And?<|end|>")]
     assert places == sorted(places) and text.endswith("<|start|>assistant")
     assert 'functions.get_time to=assistant<|channel|>commentary<|message|>"12:00"' in text
+
+
+@pytest.mark.parametrize("source, written", [(NO_TOOLS, DEEPSEEK), (NO_TOOLS_V31, DEEPSEEK_V31)])
+def test_a_template_of_deepseek_that_writes_no_tools_has_them_in_the_system_message(source: str, written: str) -> None:
+    messages, tools = style_of([source]).prepare(CHAT, TOOLS)
+    assert tools == () and messages[0].text.startswith("Be brief.\n\n") and '{"name": "get_time"}' in messages[0].text
+    assert "<｜tool▁call▁begin｜>" in messages[0].text and "{ARGUMENTS}" in messages[0].text
+    calls = rendered(written, CHAT[2:3], ()).removeprefix("null")  # as a template writes them that does
+    assert rendered(source, CHAT[2:3], ()) == calls
 
 
 def test_kimi_gets_ids_as_it_writes_them_and_results_keep_to_their_calls() -> None:

@@ -37,6 +37,8 @@ SHREDS = (
 def test_an_answer_has_in_it_what_it_has(case: Case) -> None:
     assert parsed(case.parser(), [case.text]) == case.pieces
     assert parsed(case.parser(), case.text) == case.pieces  # letter by letter
+    for place in range(1, len(case.text)):
+        assert parsed(case.parser(), [case.text[:place], case.text[place:]]) == case.pieces, place
 
 
 @st.composite

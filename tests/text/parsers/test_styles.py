@@ -41,7 +41,7 @@ pytestmark = pytest.mark.pure
         ('{{ xml_tools }} <tool_call>\\n{"name": <function-name>, "arguments": <args>}\\n</tool_call>', "generic"),
         ("{{ tools }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ name }}\n```json", "deepseek"),
         ("{{ tools }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", "deepseek_v31"),
-        ("{{ tool_calls }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", "generic"),
+        ("{{ tool_calls }}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", "deepseek_v31"),
         ('<tool_calls>[{"name": "f", "arguments": {}}]</tool_calls> and <tool_call>', "hunyuan"),
         ('<|header_start|>assistant<|header_end|>{"name": "a", "parameters": {}}', "llama3"),
         ('<|start_header_id|>assistant<|end_header_id|>{"name": "a", "parameters": {}}', "llama3"),

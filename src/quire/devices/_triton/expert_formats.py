@@ -52,9 +52,7 @@ def load_tile(
     """
     columns = start + tl.arange(0, BK)
     if FORMAT == "fp8_rows" or FORMAT == "fp8_blocks":
-        tile = tl.load(
-            tl.multiple_of(address.to(tl.pointer_type(tl.float8e4nv)), 16) + rows[:, None] * K + columns[None, :]
-        )
+        tile = tl.load(address.to(tl.pointer_type(tl.float8e4nv)) + rows[:, None] * K + columns[None, :])
         if FORMAT == "fp8_rows":
             tile = tile.to(DTYPE)
         else:
@@ -64,12 +62,12 @@ def load_tile(
             tile = (tile.to(tl.float32) * of_rows[:, None]).to(DTYPE)
     else:
         if FORMAT == "bf16":
-            numbers = tl.multiple_of(address.to(tl.pointer_type(tl.bfloat16)), 16)
+            numbers = address.to(tl.pointer_type(tl.bfloat16))
         elif FORMAT == "f16":
-            numbers = tl.multiple_of(address.to(tl.pointer_type(tl.float16)), 16)
+            numbers = address.to(tl.pointer_type(tl.float16))
         else:
             tl.static_assert(FORMAT == "f32", "the kernel lacks a format")
-            numbers = tl.multiple_of(address.to(tl.pointer_type(tl.float32)), 16)
+            numbers = address.to(tl.pointer_type(tl.float32))
         at = numbers + rows[:, None] * K + columns[None, :]
         tile = tl.load(at, mask=columns[None, :] < K, other=0.0) if K % BK else tl.load(at)
         tile = tile.to(DTYPE)

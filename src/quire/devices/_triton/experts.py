@@ -20,10 +20,12 @@ from .chain import LaunchShape, follow, launch
 from .elementwise import activate
 from .expert_formats import expert_address, load_row_scales, load_tile
 from .grouping import Grouping
-from .packed import is_packed, packed_products
+from .packed import is_packed, packed_products, sum_shares
+from .packing import PACKED
 from .stream import LINE, Scratch, _fetch_ahead
 
 SUMMED = 1024  # columns of a program of `_sum`
+FILLING = 600  # programs that keep an H200 busy while they widen values
 
 
 class ExpertTile(NamedTuple):
@@ -43,6 +45,7 @@ class Matrices(NamedTuple):
     num_rows: int  # of gate and up together
     num_columns: int
     bias: Tensor | None = None  # float32 [experts, num_rows]
+    scratch: Scratch | None = None  # of quantized formats: where programs leave their shares
 
 
 class Activation(NamedTuple):
@@ -91,9 +94,10 @@ def _load_tile_of(used, experts, ends, pairs, tile, place):
     return tl.load(used), tl.load(experts + tile), tl.load(ends + tile), tl.load(pairs + place)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_shares"])
 def _expert_in(
-    x, table, bias, weights, pairs, experts, ends, used, out, N, limit, alpha, shift, TOP: tl.constexpr,
+    x, table, bias, weights, pairs, experts, ends, used, out, partial, shares_arrived, N, num_shares, limit, alpha,
+    shift, TOP: tl.constexpr,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
     FORMAT: tl.constexpr, GATE: tl.constexpr, KIND: tl.constexpr, LIMIT: tl.constexpr, BIAS: tl.constexpr,
     WEIGH: tl.constexpr, CHAINED: tl.constexpr,
@@ -111,7 +115,17 @@ def _expert_in(
     address = expert_address(table, expert)
     at = (pair // TOP).to(tl.int64)
     if is_packed(FORMAT):
-        acc, acc_up = packed_products(x, at, is_there, address, rows, N, K, BM, BN, STAGES, FORMAT, GATE)
+        share = tl.program_id(2)
+        acc, acc_up = packed_products(
+            x, at, is_there, address, rows, N, share, num_shares, K, BM, BN, STAGES, FORMAT, GATE
+        )
+        if num_shares > 1:
+            program = tile * tl.num_programs(0) + tl.program_id(0)
+            acc, acc_up, is_last = sum_shares(
+                acc, acc_up, partial, shares_arrived, program, share, num_shares, BM, BN, GATE
+            )
+            if not is_last:
+                return
     else:
         acc, acc_up = _products(x, at, is_there, address, rows, N, K, BM, BN, BK, STAGES, FORMAT, GATE)
     if WEIGH:
@@ -134,9 +148,10 @@ def _expert_in(
     tl.store(to, acc.to(out.dtype.element_ty), mask=is_there[None, :] & (n < N)[:, None])
 
 
-@triton.jit(do_not_specialize=["T", "num_lines"])
+@triton.jit(do_not_specialize=["T", "num_lines", "num_shares"])
 def _expert_out(
-    x, table, bias, weights, pairs, experts, ends, used, answers, total, arrived, ahead, N, T, num_lines,
+    x, table, bias, weights, pairs, experts, ends, used, answers, total, arrived, ahead, partial,
+    shares_arrived, N, T, num_lines, num_shares,
     TOP: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
     FORMAT: tl.constexpr, BIAS: tl.constexpr, WEIGH: tl.constexpr, SUM: tl.constexpr, ADD: tl.constexpr,
     LINES: tl.constexpr, CHAINED: tl.constexpr,
@@ -154,7 +169,13 @@ def _expert_out(
     address = expert_address(table, expert)
     at = place.to(tl.int64)
     if is_packed(FORMAT):
-        acc, _ = packed_products(x, at, is_there, address, rows, N, K, BM, BN, STAGES, FORMAT, False)
+        share = tl.program_id(2)
+        acc, _ = packed_products(x, at, is_there, address, rows, N, share, num_shares, K, BM, BN, STAGES, FORMAT, False)
+        if num_shares > 1:
+            program = tile * tl.num_programs(0) + tl.program_id(0)
+            acc, _, is_last = sum_shares(acc, acc, partial, shares_arrived, program, share, num_shares, BM, BN, False)
+            if not is_last:
+                return
     else:
         acc, _ = _products(x, at, is_there, address, rows, N, K, BM, BN, BK, STAGES, FORMAT, False)
     if CHAINED and LINES > 0:
@@ -206,9 +227,10 @@ def expert_in(
     is_gated, top = activation.is_gated, weights.shape[1]
     num_rows = matrices.num_rows // (2 if is_gated else 1)
     out = torch.empty((len(grouping.pairs), num_rows), dtype=x.dtype, device=x.device)
+    grid, shares = _divided((triton.cdiv(num_rows, tile.rows), grouping.num_tiles), matrices, grouping.height, tile)
     args = (
-        x, matrices.addresses, matrices.bias, weights, *grouping[:4], out, num_rows, activation.limit,
-        activation.alpha, activation.shift,
+        x, matrices.addresses, matrices.bias, weights, *grouping[:4], out, *shares, num_rows, grid[2],
+        activation.limit, activation.alpha, activation.shift,
     )  # fmt: skip
     constants = _constants(matrices, top, grouping.height, tile) | {
         "GATE": is_gated,
@@ -217,7 +239,6 @@ def expert_in(
         "BIAS": matrices.bias is not None,
         "WEIGH": activation.on_input,
     }
-    grid = (triton.cdiv(num_rows, tile.rows), grouping.num_tiles)
     launch(_expert_in, grid, args, constants, LaunchShape(tile.warps, tile.stages))
     return out
 
@@ -244,11 +265,11 @@ def expert_out(
         answers = to.scratch.partial  # type: ignore[union-attr]
     else:
         answers = torch.empty((tokens * top, num_rows), dtype=to.total.dtype, device=hidden.device)
-    grid = (triton.cdiv(num_rows, tile.rows), grouping.num_tiles)
+    grid, shares = _divided((triton.cdiv(num_rows, tile.rows), grouping.num_tiles), matrices, grouping.height, tile)
     num_lines = 0 if to.ahead is None or not is_few else to.ahead.numel() // LINE
     args = (
         hidden, matrices.addresses, matrices.bias, weights, *grouping[:4], answers, to.total,
-        to.scratch.arrived if to.scratch else None, to.ahead, num_rows, tokens, num_lines,
+        to.scratch.arrived if to.scratch else None, to.ahead, *shares, num_rows, tokens, num_lines, grid[2],
     )  # fmt: skip
     constants = _constants(matrices, top, grouping.height, tile) | {
         "BIAS": matrices.bias is not None,
@@ -260,8 +281,26 @@ def expert_out(
     launch(_expert_out, grid, args, constants, LaunchShape(tile.warps, tile.stages))
     if not is_few:
         block = min(SUMMED, triton.next_power_of_2(num_rows))
-        grid, has = (tokens, triton.cdiv(num_rows, block)), {"TOP": top, "ADD": to.adds, "BLOCK": block}
-        launch(_sum, grid, (answers, to.total, num_rows, tokens), has, LaunchShape(4))
+        has = {"TOP": top, "ADD": to.adds, "BLOCK": block}
+        launch(_sum, (tokens, triton.cdiv(num_rows, block)), (answers, to.total, num_rows, tokens), has, LaunchShape(4))
+
+
+def _divided(
+    grid: tuple[int, int], matrices: Matrices, height: int, tile: ExpertTile
+) -> tuple[tuple[int, int, int], tuple[Tensor | None, Tensor | None]]:
+    """Divide the columns of quantized matrices into shares, if the programs would not fill the GPU otherwise.
+
+    Return the grid, and where programs leave their shares: behind what answers of few tokens and their counters take.
+    """
+    scratch, programs, shares = matrices.scratch, grid[0] * grid[1], 1
+    if scratch is None or matrices.format not in PACKED:
+        return (*grid, 1), (None, None)
+    partial, arrived = scratch.partial[scratch.partial.numel() // 2 :], scratch.arrived[scratch.arrived.numel() // 2 :]
+    num_blocks = PACKED[matrices.format].padded(matrices.num_columns) // PACKED[matrices.format].block
+    size = programs * 2 * tile.rows * height
+    while programs * shares < FILLING and 4 * shares <= num_blocks and 2 * shares * size <= partial.numel():
+        shares *= 2
+    return (*grid, shares if programs <= arrived.numel() else 1), (partial, arrived)
 
 
 def _constants(matrices: Matrices, top: int, height: int, tile: ExpertTile) -> dict[str, Any]:

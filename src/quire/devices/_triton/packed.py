@@ -160,6 +160,12 @@ def _half(word, i: tl.constexpr):
 
 
 @triton.jit
+def _byte(word, i: tl.constexpr):
+    """One of the four bytes in words of 32 bits, as float32: set in the last bits of 2 ** 23, which is subtracted."""
+    return (((word >> (8 * i)) & 255) | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0
+
+
+@triton.jit
 def _times_power(values, meta, span: tl.constexpr):
     """4-bit floats with the exponents that `widen` gives them, times the power of two of their rows: exact."""
     exponent = (tl.load(meta) >> (8 * span)) & 255
@@ -183,7 +189,7 @@ def scale_and_zero(meta, N, span: tl.constexpr, META: tl.constexpr):
     pair           float16 scale, float16 minimum in a word for each span
     point          for each span, or with `points` for the block: a float32 scale whose lowest 6 bits are twice the zero
     super          float16 d and dmin, then 8 bytes of scales, 8 bytes of minima
-    super_16       float16 d, then 16 signed bytes of scales
+    super_16       float16 d, then 16 bytes of scales, 128 added to each
     """
     if META == "half":
         scale = _half(tl.load(meta + (span // 2) * N), span % 2)
@@ -198,12 +204,12 @@ def scale_and_zero(meta, N, span: tl.constexpr, META: tl.constexpr):
         zero = scale * ((word & 63).to(tl.float32) * 0.5)
     elif META == "super":
         word = tl.load(meta)
-        scale = _half(word, 0) * ((tl.load(meta + (1 + span // 4) * N) >> (8 * (span % 4))) & 255).to(tl.float32)
-        zero = _half(word, 1) * ((tl.load(meta + (3 + span // 4) * N) >> (8 * (span % 4))) & 255).to(tl.float32)
+        scale = _half(word, 0) * _byte(tl.load(meta + (1 + span // 4) * N), span % 4)
+        zero = _half(word, 1) * _byte(tl.load(meta + (3 + span // 4) * N), span % 4)
     else:
         tl.static_assert(META == "super_16", "the kernel lacks a kind of scales")
-        byte = tl.load(meta + (1 + span // 4) * N) << (24 - 8 * (span % 4)) >> 24
-        scale = _half(tl.load(meta), 0) * byte.to(tl.float32)
+        byte = _byte(tl.load(meta + (1 + span // 4) * N), span % 4)
+        scale = _half(tl.load(meta), 0) * (byte - 128.0)
         zero = tl.zeros_like(scale)
     return scale, zero
 
@@ -227,7 +233,7 @@ def _padded(format: str, columns: int) -> int:
 @triton.jit
 def load_words(address, rows, first, WIDTH: tl.constexpr, SPAN: tl.constexpr):
     """Words first .. first + SPAN - 1 of rows of WIDTH words: int16 [BN, SPAN]."""
-    words = tl.multiple_of(address.to(tl.pointer_type(tl.int16)), 16) + rows[:, None] * WIDTH
+    words = address.to(tl.pointer_type(tl.int16)) + rows[:, None] * WIDTH
     return tl.load(words + (first + tl.arange(0, SPAN))[None, :])
 
 
@@ -273,21 +279,58 @@ def add_block(acc, address, rows, N, block, x, at, is_there, K: tl.constexpr, FO
                 scale, zero = scale_and_zero(meta, N, t * PER_WORD + i, META)
                 acc += tl.dot(values[i].to(DTYPE), a, input_precision="ieee") * scale[:, None]
                 if META != "half" and META != "super_16":
-                    acc -= zero[:, None] * tl.sum(a.to(tl.float32), 0)[None, :]
+                    ones = tl.full([rows.shape[0], SPAN], 1.0, tl.float32).to(
+                        DTYPE
+                    )  # a product has its sums where `acc` needs them
+                    acc -= tl.dot(ones, a, input_precision="ieee") * zero[:, None]
     return acc
 
 
 @triton.jit
 def packed_products(
-    x, at, is_there, address, rows, N, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
-    FORMAT: tl.constexpr, GATE: tl.constexpr,
+    x, at, is_there, address, rows, N, share, num_shares, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    STAGES: tl.constexpr, FORMAT: tl.constexpr, GATE: tl.constexpr,
 ):  # fmt: skip
-    """Return rows of the matrix at `address` times rows `at` of x: [BN, BM]; with a gate also those N further down."""
+    """Return rows of the matrix at `address` times rows `at` of x: [BN, BM]; with a gate also those N further down.
+
+    Of the blocks of columns, one of num_shares shares.
+    """
     num_rows = N * 2 if GATE else N
+    NUM_BLOCKS: tl.constexpr = _padded(FORMAT, K) // _of(FORMAT, "block")
     acc = tl.zeros([BN, BM], tl.float32)
     acc_up = tl.zeros([BN, BM], tl.float32)
-    for block in tl.range(0, _padded(FORMAT, K) // _of(FORMAT, "block"), num_stages=STAGES):
+    first = share * NUM_BLOCKS // num_shares
+    last = (share + 1) * NUM_BLOCKS // num_shares
+    for block in tl.range(first, last, num_stages=STAGES):
         acc = add_block(acc, address, rows, num_rows, block, x, at, is_there, K, FORMAT)
         if GATE:
             acc_up = add_block(acc_up, address, rows + N, num_rows, block, x, at, is_there, K, FORMAT)
     return acc, acc_up
+
+
+@triton.jit
+def sum_shares(
+    acc, acc_up, partial, arrived, program, share, num_shares, BM: tl.constexpr, BN: tl.constexpr, GATE: tl.constexpr
+):
+    """Write a program's share of sums; the one that finishes last gets the sums of all, in the order of shares.
+
+    Return them, and whether this is the last.
+    """
+    SIZE: tl.constexpr = 2 * BN * BM
+    inside = tl.arange(0, BN)[:, None] * BM + tl.arange(0, BM)[None, :]
+    place = partial + (program * num_shares).to(tl.int64) * SIZE
+    mine = place + share * SIZE + inside
+    tl.store(mine, acc)
+    if GATE:
+        tl.store(mine + BN * BM, acc_up)
+    tl.debug_barrier()
+    is_last = tl.atomic_add(arrived + program, 1, sem="acq_rel") == num_shares - 1
+    if is_last:
+        tl.store(arrived + program, 0)
+        acc = tl.zeros([BN, BM], tl.float32)
+        acc_up = tl.zeros([BN, BM], tl.float32)
+        for each in range(num_shares):
+            acc += tl.load(place + each * SIZE + inside, cache_modifier=".cg")
+            if GATE:
+                acc_up += tl.load(place + each * SIZE + BN * BM + inside, cache_modifier=".cg")
+    return acc, acc_up, is_last

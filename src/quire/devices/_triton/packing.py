@@ -248,7 +248,8 @@ def _q5_k(raw: Tensor) -> Unpacked:
 
 
 def _signed_words(d: Tensor, scales: Tensor) -> Tensor:
-    return _as_words(torch.cat([d, torch.zeros_like(d), scales], -1), 5)
+    """d, and signed scales, as bytes with 128 added: 128 more or less flips the top bit."""
+    return _as_words(torch.cat([d, torch.zeros_like(d), scales ^ 128], -1), 5)
 
 
 def _q6_k(raw: Tensor) -> Unpacked:

@@ -20,5 +20,6 @@ FACTS = DeviceFacts(
         **dict.fromkeys(TO_F16, "f16"),
         **dict.fromkeys(TO_F32, "f32"),
     },
+    plan="quire.devices.cpu.plan",
     fused_ops=frozenset({"linear_split", "gated_linear", "activated_linear", "linear_add", "head"}),
 )

@@ -28,6 +28,7 @@ FACTS = DeviceFacts(
             *("normed_route", "experts_add"),
         }
     ),
+    plan="quire.devices.cuda.plan",
     packages=("torch", "triton"),  # a torch that was built for CPUs alone comes without triton
     driver=Path("/dev/nvidiactl"),
 )

@@ -11,6 +11,7 @@ from quire.devices._triton.packing import PACKED
 from .expert_sizes import is_few, tile_height
 
 COLUMNS = (128, 64, 32, 16)
+STAGED = 48 << 10  # numbers of tokens in all stages of a product with a quantized matrix
 
 
 class ExpertKey(NamedTuple):
@@ -53,9 +54,11 @@ class ExpertTiles:
         return self._known.get(key) or self._by_rule(key)
 
     def _by_rule(self, key: ExpertKey) -> ExpertTile:
-        if key.format in PACKED:
-            return ExpertTile(64, PACKED[key.format].block, 4, 3)
         wide = key.format == "f32"
+        if key.format in PACKED:
+            block = PACKED[key.format].block
+            tokens = block * max(key.height, 32)  # numbers of a stage: they take most of the shared memory
+            return ExpertTile(64, block, 4, 2 if self.is_fixed else max(2, min(4, STAGED // tokens)))
         columns = next((each for each in COLUMNS if key.columns % each == 0), COLUMNS[-1])
         if self.is_fixed or wide:
             return ExpertTile(64, min(columns, 32 if wide else 64), 4, 2 if wide else 3)

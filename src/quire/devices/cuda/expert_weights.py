@@ -69,7 +69,8 @@ def place_experts(placer: Placer, names: Sequence[str], biases: Sequence[str | N
         for index in range(num_experts):
             _fill_fp8(placer, [weight.matrix(index) for weight in weights], memory[index], format)
     addresses = memory.data_ptr() + size * torch.arange(num_experts, dtype=torch.int64, device=placer.device)
-    matrices = Matrices(addresses, format, rows, columns, _biases(placer, weights, biases))
+    scratch = None if placer.tiles.is_fixed else placer.scratch
+    matrices = Matrices(addresses, format, rows, columns, _biases(placer, weights, biases), scratch)
     return ExpertMatrices(matrices, memory)
 
 

@@ -12,6 +12,7 @@ from quire.devices._triton.experts import Activation, Sum, expert_in, expert_out
 from quire.devices._triton.grouping import Grouping, count_pairs, group_pairs
 from quire.devices._triton.norm import Norm, add_norm
 from quire.devices._triton.route import Router, route, route_few
+from quire.devices._triton.route_one import can_route_one, route_one
 from quire.devices._triton.stream import Scratch
 from quire.graph.graph import Node
 
@@ -55,12 +56,13 @@ class Route:
         elif delta is not None:
             run.pending[self.value] = delta
             x = run.whole(self.value)
+        router = self.linear.router
         if self.tiles.is_few(len(x)):
-            router = self.linear.router
             height = self.tiles.height(len(x), router.top, len(router.weight))
-            choice, x = route_few(x, norm, router, self.scratch, height)
+            kernel = route_one if len(x) == 1 and can_route_one(router) else route_few
+            choice, x = kernel(x, norm, router, self.scratch, height)
         else:
-            choice = route(x, self.linear.router)
+            choice = route(x, router)
         if self.normed is not None:
             run.values[self.normed] = x
         run.values[self.weights], run.values[self.chosen] = choice.weights, choice.chosen

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from quire.text.parsers.lark import arguments, call_rules, literal, mark_rule
 from quire.text.parsers.separated import FENCE, KIND, SeparatedCalls
-from quire.text.parsers.style import ToolStyle, unchanged, writes_tools
+from quire.text.parsers.style import TemplateInput, ToolStyle, unchanged
 from quire.types.chat import Tool, ToolChoice
+from quire.types.message import Message
 
 CALLS = SeparatedCalls(
     "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
@@ -15,7 +16,7 @@ CALLS = SeparatedCalls(
 
 
 def knows(template: str) -> bool:
-    return CALLS.call in template and FENCE in template and writes_tools(template)
+    return CALLS.call in template and FENCE in template
 
 
 def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) -> str:
@@ -28,4 +29,11 @@ def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) 
     return f"{CALLS.block_rule(choice, tokens, chr(10))}\n{call_rules(tools, choice, written)}"
 
 
-STYLE = ToolStyle("deepseek", CALLS.marks, knows, CALLS.parser, rules, unchanged)
+def _describe(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
+    def written(name: str, arguments: str) -> str:
+        return f"{KIND}{CALLS.separator}{name}\n{FENCE}\n{arguments}\n```"
+
+    return CALLS.describe(messages, tools, written, joint="\n")
+
+
+STYLE = ToolStyle("deepseek", CALLS.marks, knows, CALLS.parser, rules, unchanged, describe=_describe)

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from quire.text.parsers import deepseek
 from quire.text.parsers.deepseek import CALLS
 from quire.text.parsers.lark import arguments, call_rules, literal, mark_rule
-from quire.text.parsers.style import ToolStyle, unchanged, writes_tools
+from quire.text.parsers.style import TemplateInput, ToolStyle, unchanged
 from quire.types.chat import Tool, ToolChoice
+from quire.types.message import Message
 
 
 def knows(template: str) -> bool:
-    return CALLS.call in template and writes_tools(template) and not deepseek.knows(template)
+    return CALLS.call in template and not deepseek.knows(template)
 
 
 def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) -> str:
@@ -22,4 +23,8 @@ def rules(tools: Sequence[Tool], choice: ToolChoice, tokens: Mapping[str, int]) 
     return f"{CALLS.block_rule(choice, tokens)}\n{call_rules(tools, choice, written)}"
 
 
-STYLE = ToolStyle("deepseek_v31", CALLS.marks, knows, CALLS.parser, rules, unchanged)
+def _describe(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
+    return CALLS.describe(messages, tools, lambda name, arguments: f"{name}{CALLS.separator}{arguments}")
+
+
+STYLE = ToolStyle("deepseek_v31", CALLS.marks, knows, CALLS.parser, rules, unchanged, describe=_describe)

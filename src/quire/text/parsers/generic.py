@@ -13,6 +13,7 @@ from dataclasses import replace
 from quire.text.parsers import hermes
 from quire.text.parsers.calls import CallForm, CallParser
 from quire.text.parsers.style import Parser, TemplateInput, ToolStyle
+from quire.text.parsers.turns import described, with_instructions
 from quire.types.chat import Tool
 from quire.types.message import Message
 
@@ -41,18 +42,8 @@ def parser(tools: Sequence[Tool]) -> Parser:
 def prepare(messages: Sequence[Message], tools: Sequence[Tool]) -> TemplateInput:
     written = tuple(_in_plain_words(messages))
     if tools:
-        described = _INSTRUCTIONS.format(tools="\n".join(map(_described, tools)))
-        if written and written[0].role == "system":
-            text = "\n\n".join(part for part in (written[0].text, described) if part)
-            written = (replace(written[0], text=text), *written[1:])
-        else:
-            written = (Message("system", described), *written)
+        written = with_instructions(written, _INSTRUCTIONS.format(tools=described(tools)))
     return TemplateInput(written, ())
-
-
-def _described(tool: Tool) -> str:
-    facts = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-    return json.dumps({key: value for key, value in facts.items() if value}, ensure_ascii=False)
 
 
 def _in_plain_words(messages: Sequence[Message]) -> Iterator[Message]:

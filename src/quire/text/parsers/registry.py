@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -10,7 +11,7 @@ from types import MappingProxyType
 
 import quire.text.parsers
 from quire.text.parsers import generic
-from quire.text.parsers.style import ToolStyle
+from quire.text.parsers.style import ToolStyle, writes_tools
 from quire.types.errors import InvalidRequest
 
 
@@ -28,7 +29,10 @@ def all_styles() -> Mapping[str, ToolStyle]:
 def style_of(sources: Iterable[str]) -> ToolStyle:
     """The style of a model with these chat templates."""
     texts = tuple(sources)
-    return next(style for style in all_styles().values() if any(style.knows(text) for text in texts or ("",)))
+    style = next(style for style in all_styles().values() if any(style.knows(text) for text in texts or ("",)))
+    if style.describe is None or any(map(writes_tools, texts)):
+        return style
+    return replace(style, prepare=style.describe)
 
 
 def by_name(name: str) -> ToolStyle:

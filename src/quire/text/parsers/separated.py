@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from quire.text.parsers.call_reader import CallReader, Progress, SteppedReader
 from quire.text.parsers.calls import CallForm, CallParser, object_reader
 from quire.text.parsers.json_value import ValueScanner
 from quire.text.parsers.lark import literal, mark_rule, one_or_more
-from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece
+from quire.text.parsers.style import ArgumentsPiece, CallStart, Parser, Piece, TemplateInput
+from quire.text.parsers.turns import described, with_instructions
 from quire.types.chat import Tool, ToolChoice
+from quire.types.message import Message
 
 FENCE, KIND = "```json", "function"
 _WORD = re.compile(r"[\w.\-:]*")
 _NUMBER = re.compile(r":\d*\Z")
+_INSTRUCTIONS = """You may call these functions:
+{tools}
+To call one, write its name for NAME and its arguments as a JSON object for {{ARGUMENTS}}:
+{call}
+For several calls, repeat what is between the outer marks. If no function is needed, just answer."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,25 @@ class SeparatedCalls:
         call = f"({mark_rule(self.call, tokens)} call {mark_rule(self.call_end, tokens)})"
         several = one_or_more(choice, call, literal(joint) if joint else "")
         return f"calls: {mark_rule(self.opening, tokens)} {several} {mark_rule(self.closing, tokens)}"
+
+    def describe(
+        self, messages: Sequence[Message], tools: Sequence[Tool], written: Callable[[str, str], str], joint: str = ""
+    ) -> TemplateInput:
+        """Write tools and calls as text, a call as `written` says with its name and arguments."""
+
+        def block(calls: Iterable[tuple[str, str]]) -> str:
+            inner = joint.join(f"{self.call}{written(*each)}{self.call_end}" for each in calls)
+            return f"{self.opening}{inner}{self.closing}"
+
+        def without_calls(message: Message) -> Message:
+            calls = [(call.name, call.arguments.strip() or "{}") for call in message.tool_calls]
+            return replace(message, text=message.text + block(calls), tool_calls=()) if calls else message
+
+        texts = tuple(map(without_calls, messages))
+        if not tools:
+            return TemplateInput(texts, ())
+        example = block([("NAME", "{ARGUMENTS}")])
+        return TemplateInput(with_instructions(texts, _INSTRUCTIONS.format(tools=described(tools), call=example)), ())
 
 
 class SeparatedReader(SteppedReader):

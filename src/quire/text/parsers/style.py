@@ -88,3 +88,6 @@ class ToolStyle:
     # The parser of a whole answer, thoughts included, for a family in which thoughts and calls are written alike. The
     # text is what the prompt has written of the answer. None: thoughts have marks of their own.
     whole: Callable[[Sequence[Tool], str], Parser] | None = None
+    # Does what `prepare` does, for a template that writes calls but no tools. None: all templates write tools.
+    describe: Callable[[Sequence[Message], Sequence[Tool]], TemplateInput] | None = None
+    sorts_keys: bool = False  # templates get tools with sorted keys: the family's own code sorts them

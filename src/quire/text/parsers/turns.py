@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from quire.types.chat import Tool
 from quire.types.message import Message
 
 
@@ -26,6 +28,24 @@ def one_call_each(messages: Sequence[Message]) -> Iterator[Message]:
             results = [result for result in results if result.tool_call_id != call.id]
             message = replace(message, text="", reasoning=None)
         yield from results
+
+
+def with_instructions(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
+    """Add a text to the system message."""
+    if not messages or messages[0].role != "system":
+        return Message("system", text), *messages
+    joined = "\n\n".join(part for part in (messages[0].text, text) if part)
+    return replace(messages[0], text=joined), *messages[1:]
+
+
+def described(tools: Sequence[Tool]) -> str:
+    """Tools as JSON, each in a line."""
+    return "\n".join(map(_described, tools))
+
+
+def _described(tool: Tool) -> str:
+    facts = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    return json.dumps({key: value for key, value in facts.items() if value}, ensure_ascii=False)
 
 
 def one_system_message(messages: Sequence[Message]) -> list[Message]:
