@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.devices._triton.experts import Activation, Sum, expert_in, expert_out
+from quire.devices._triton.expert_formats import bytes_of
+from quire.devices._triton.experts import Activation, Inward, Sum, expert_in, expert_out
 from quire.devices._triton.grouping import Grouping, count_pairs, group_pairs
 from quire.devices._triton.norm import Norm, add_norm
 from quire.devices._triton.route import Router, route, route_few
@@ -16,6 +17,7 @@ from quire.devices._triton.route_one import can_route_one, route_one
 from quire.devices._triton.stream import Scratch
 from quire.graph.graph import Node
 
+from .expert_sizes import first_counts
 from .expert_tiles import ExpertKey, ExpertTiles
 from .expert_weights import ExpertMatrices, place_experts
 from .instructions import Run
@@ -47,6 +49,11 @@ class Route:
     normed: int | None  # where the normed tokens go
     weights: int
     chosen: int
+
+    @property
+    def first_counts(self) -> list[int]:
+        """The smallest number of tokens for each kernel of these experts."""
+        return first_counts(self.linear.router.top, len(self.linear.router.weight))
 
     def __call__(self, run: Run) -> None:
         x: Tensor = run.values[self.value]
@@ -85,7 +92,9 @@ class ExpertLinears:
         top, activation = weights.shape[1], self.activation
         is_few = self.tiles.is_few(len(x))
         inward, outward = self.inward.matrices, self.outward.matrices
-        hidden = expert_in(x, weights, inward, activation, grouping, self.tiles.find(self.key(grouping.height, True)))
+        follows = (outward.addresses, bytes_of(outward.format, *outward[2:4])) if is_few else (None, 0)
+        first = Inward(inward, activation, *follows)
+        hidden = expert_in(x, weights, first, grouping, self.tiles.find(self.key(grouping.height, True)))
         to = Sum(total, adds, self.scratch if is_few else None, self.ahead)
         tile = self.tiles.find(self.key(grouping.height, False))
         expert_out(hidden, None if activation.on_input else weights, top, outward, grouping, tile, to)

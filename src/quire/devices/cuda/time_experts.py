@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from quire.devices._triton.chain import compile_ahead
-from quire.devices._triton.experts import ExpertTile, Sum, expert_in, expert_out
+from quire.devices._triton.experts import ExpertTile, Inward, Sum, expert_in, expert_out
 from quire.devices._triton.grouping import Grouping, group_pairs
 from quire.devices._triton.norm import Norm
 from quire.devices._triton.route import Choice, Router, route, route_few
@@ -116,7 +116,8 @@ class ExpertTimes:
                 choice = route(x, router)
             grouping = choice.grouping or self._group(choice)
             tile = self._tile(linear, grouping, True)
-            hidden = expert_in(x, choice.weights, linear.inward.matrices, linear.activation, grouping, tile)
+            first = Inward(linear.inward.matrices, linear.activation)
+            hidden = expert_in(x, choice.weights, first, grouping, tile)
             made.append(Layer(router, norm, linear, x, choice, grouping, hidden, torch.zeros_like(x)))
         return made
 
@@ -143,7 +144,8 @@ class ExpertTimes:
     def multiply_in(self, layer: Layer, tile: ExpertTile | None = None) -> None:
         """Gate, up and the activation."""
         linear, tile = layer.linear, tile or self._tile(layer.linear, layer.grouping, True)
-        expert_in(layer.x, layer.choice.weights, linear.inward.matrices, linear.activation, layer.grouping, tile)
+        first = Inward(linear.inward.matrices, linear.activation)
+        expert_in(layer.x, layer.choice.weights, first, layer.grouping, tile)
 
     def multiply_out(self, layer: Layer, tile: ExpertTile | None = None) -> None:
         """Down and the sum."""
