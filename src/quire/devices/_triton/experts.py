@@ -109,9 +109,10 @@ def _fetch_following(table, experts, tile, num_tiles, LINES: tl.constexpr):
 
 @triton.jit
 def _fetch_ahead(ahead, num_lines, tile, num_tiles, LINES: tl.constexpr):
-    """Prefetch the first lines of other weights, in the last tile."""
-    if tile == num_tiles - 1:
-        line = tl.program_id(0) * LINES + tl.arange(0, LINES)
+    """Prefetch the first lines of other weights, in the last tiles."""
+    first = tile - tl.maximum(num_tiles - AHEAD_TILES, 0)
+    if first >= 0:
+        line = (first * tl.num_programs(0) + tl.program_id(0)) * LINES + tl.arange(0, LINES)
         fetch(ahead.to(tl.int64) + tl.minimum(line, num_lines - 1).to(tl.int64) * 128)
 
 
@@ -306,6 +307,7 @@ def expert_out(
         answers = torch.empty((tokens * top, num_rows), dtype=to.total.dtype, device=hidden.device)
     grid, shares = _divided((triton.cdiv(num_rows, tile.rows), grouping.num_tiles), matrices, grouping.height, tile)
     num_lines = 0 if to.ahead is None or not is_few else to.ahead.numel() // LINE
+    last_tiles = min(AHEAD_TILES.value, top)  # fewer are never used
     args = (
         hidden, matrices.addresses, matrices.bias, weights, *grouping[:4], answers, to.total,
         to.scratch.arrived if to.scratch else None, to.ahead, *shares, num_rows, tokens, num_lines, grid[2],
@@ -316,7 +318,7 @@ def expert_out(
         "SUM": is_few,
         "ADD": to.adds,
         "BT": 1 if tokens == 1 else 4 if tokens <= 4 else 16,
-        "LINES": triton.next_power_of_2(triton.cdiv(num_lines, grid[0])) if num_lines else 0,
+        "LINES": triton.next_power_of_2(triton.cdiv(num_lines, grid[0] * last_tiles)) if num_lines else 0,
     }
     launch(_expert_out, grid, args, constants, LaunchShape(tile.warps, tile.stages))
     if not is_few:
