@@ -102,6 +102,9 @@ SHAPES = {
 }
 HALVES = (part(0, "expert_ffn", "expert_ffn"), part(1, "expert_ffn", "expert_ffn"))
 CORRECTION = Stored("exp_probs_b", kind="bias")
+# GGUF files may have gate and up in one stack.
+IN_ONE = {"ffn_gate_up_exps.weight": {f"experts.{word}": Stored("ffn_gate_up_exps", rows)
+                                      for word, rows in zip(("gate", "up"), HALVES, strict=True)}}  # fmt: skip
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
@@ -132,7 +135,8 @@ def with_experts(
     if corrections is not None:
         entries["mlp.correction"] = TensorName(corrections[0], CORRECTION, ("experts",), only=is_sparse, in_all=False)
         layout["mlp.correction"] = replace(entries["mlp.correction"], safetensors=corrections[1])
-    return names.but(entries | dense, stacked=names.stacked.union(stems), layouts={**names.layouts, both: layout})
+    layouts = {**names.layouts, **IN_ONE, both: layout}
+    return names.but(entries | dense, stacked=names.stacked.union(stems), layouts=layouts)
 
 
 def fused_stacks(
