@@ -17,7 +17,7 @@ from tests.models.toys import CASES, CONVERSIONS, FIRST_CASES, Session, as_tenso
 pytestmark = pytest.mark.device
 
 LENGTHS = (1, 17, 300, 1000)
-CHUNKED = ("llama-llama3", "mistral-window", "qwen2-window", "qwen3", "gemma2", "gemma4", "phi3", "gpt2")
+CHUNKED = ("llama-llama3", "mistral-window", "qwen2-window", "qwen3", "gemma2", "gemma4", "phi3", "gpt2", "gpt_oss")
 IN_GGUF = [name for name, case in CASES.items() if case.in_gguf and case.kind in CONVERSIONS]
 
 
@@ -52,7 +52,7 @@ def test_logits_do_not_depend_on_the_size_of_chunks(case, chunk):
     assert np.array_equal(np.concatenate(pieces), whole)
 
 
-@pytest.mark.parametrize("case", ["llama", "mistral-window", "qwen2", "qwen3"])
+@pytest.mark.parametrize("case", ["llama", "mistral-window", "qwen2", "qwen3", "qwen2_moe"])
 def test_logits_do_not_depend_on_other_rows(case):
     """Every step has rows at different positions, some with one token and some with many."""
     model = make_toy(case).draw()
