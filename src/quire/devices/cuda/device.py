@@ -25,7 +25,7 @@ from .attention import AttendCache
 from .caches import Caches
 from .few_rows import FewRows
 from .instructions import Attend, Instruction
-from .latent import AttendLatent
+from .latent import EXPANDED_TOKENS, AttendLatent
 from .lower import Lowering
 from .program import CudaProgram
 from .sampler import DeviceSampler
@@ -33,7 +33,7 @@ from .tiles import ProductKey, TileChoice, Tiles, shipped
 from .tuned_table import TunedTable, TuningTarget
 from .values import prepare_graph
 from .variants import Variant
-from .warm_up import largest_step, warm_up_steps
+from .warm_up import largest_steps, warm_up_steps
 from .weights import Placer
 from .wide_attention import WideAttention
 
@@ -129,7 +129,8 @@ class CudaDevice:
         if program.device.type != "cuda" or not program.caches.specs:
             return max(limits.max_blocks, 1)
         torch.cuda.reset_peak_memory_stats()
-        program.launch(largest_step(limits)).result()
+        for batch in largest_steps(limits):
+            program.launch(batch).result()
         peak = torch.cuda.max_memory_allocated()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
@@ -204,6 +205,7 @@ def _work_of(
         window=kind.window,
         chunk=kind.chunk,
         fixed_chunk=_chunk(is_fixed),
+        expanded_tokens=EXPANDED_TOKENS if kind.is_latent and not is_fixed else None,
     )
 
 
