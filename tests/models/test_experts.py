@@ -19,6 +19,7 @@ from quire.ops.registry import relative_error
 from quire.weights.checkpoint import open_checkpoint
 from quire.weights.container import Tensor
 from quire.weights.quantized_tensors import Mxfp4Tensor
+from tests.models.published_experts import WITH_EXPERTS
 from tests.models.quantized import write_checkpoint
 from tests.models.toys import (
     CASES,
@@ -33,8 +34,8 @@ from tests.models.toys import (
 
 pytestmark = pytest.mark.pure
 
-WITH_EXPERTS = {arch.name for arch in all_architectures() if issubclass(arch.config, MoeConfig)}
-TOYS = [name for name in FIRST_CASES if CASES[name].kind in WITH_EXPERTS]
+KINDS = {arch.name for arch in all_architectures() if issubclass(arch.config, MoeConfig)}
+TOYS = [name for name in FIRST_CASES if CASES[name].kind in KINDS]
 
 
 def published(case: str, folder: Path) -> MemoryCheckpoint:
@@ -173,6 +174,29 @@ def test_experts_of_quantized_checkpoints_keep_their_values(way, tmp_path):
         for index in range(8):
             expected = meant[f"model.layers.1.mlp.experts.{index}.{word}_proj.weight"]
             np.testing.assert_allclose(stack.matrix(index).float32(), expected, rtol=1e-5, atol=1e-6)
+
+
+# In billions, as their publishers state them.
+PARAMETERS = {
+    "Mixtral 8x7B": 46.7,
+    "Qwen1.5 MoE A2.7B": 14.3,
+    "Qwen3 30B A3B": 30.5,
+    "Qwen3 Coder 30B A3B FP8": 30.5,
+    "OLMoE 1B 7B": 6.9,
+    "Granite 3.1 3B A800M": 3.3,
+    "gpt-oss 20B": 20.9,
+    "Ernie 4.5 21B A3B": 21.8,
+    "MiniMax M2": 228.7,
+    "Hunyuan A13B": 80.4,
+}
+
+
+@pytest.mark.parametrize("name", WITH_EXPERTS)
+def test_a_published_config_file_gives_a_model_of_the_published_size(name):
+    """Drawn with random weights, of which none is made."""
+    model = draw(MemoryCheckpoint("dummy", WITH_EXPERTS[name], {}))
+    weights = {id(weight): weight for weight in model.weights.values()}.values()
+    assert sum(np.prod(each.shape, dtype=float) for each in weights) / 1e9 == pytest.approx(PARAMETERS[name], rel=0.01)
 
 
 RANDOM = {

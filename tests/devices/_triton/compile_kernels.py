@@ -12,12 +12,13 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from quire.devices._triton import attend_few, attention, bidirectional, kv_write, rope
+from quire.devices._triton import attend_few, attention, bidirectional, head_products, kv_write, latent, rope
 from quire.devices._triton.attention import ScoreTerms
 from quire.devices._triton.norm import Product
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement
-from quire.ops.cache import PagedKV
+from quire.ops.cache import Latent, PagedKV
 from tests.devices._triton import paged
+from tests.devices._triton.latents import LatentStep, run_latent
 from tests.devices._triton.paged import Step, Text
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -93,14 +94,25 @@ def attend_within_rows(terms: ScoreTerms, window: int | None) -> None:
     kv_write.write_kv(k.flatten(1), v.flatten(1), positions, *caches)
 
 
+def attend_latents(num_heads: int, cache_dtype: torch.dtype, fixed_chunk: int | None) -> None:
+    """Latent attention with the sizes of DeepSeek."""
+    step = LatentStep.random(Latent(512, 64), (num_heads, 128, 128), [Text(300), Text(0, 20)], 40)
+    run_latent(step, "cpu", torch.bfloat16, cache_dtype, fixed_chunk)
+
+
 def main() -> None:
     """Compile all of them."""
-    for module in (attention, attend_few, rope, kv_write, bidirectional):
+    for module in (attention, attend_few, rope, kv_write, bidirectional, latent, head_products):
         module.launch = compile_instead  # type: ignore[attr-defined]
     attend_all()
     attend_few_rows(16, True, ALL, has_norm=True)
     attend_few_rows(0, False, (), has_norm=False)
     attend_within_rows(ScoreTerms(), None)
+    for num_heads, cache_dtype, fixed_chunk in (
+        (16, torch.bfloat16, None), (20, torch.float8_e4m3fn, None), (128, torch.bfloat16, None),
+        (16, torch.bfloat16, 512),
+    ):  # fmt: skip
+        attend_latents(num_heads, cache_dtype, fixed_chunk)
     attend_within_rows(ScoreTerms(1.0, torch.zeros(4), torch.zeros(4), torch.zeros((4, 9))), 5)
 
 

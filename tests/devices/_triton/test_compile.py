@@ -20,4 +20,5 @@ def test_the_kernels_of_attention_compile():
     )  # fmt: skip
     assert found.returncode == 0, found.stderr[-2000:]
     names = {"_attend", "_merge", "_attend_few", "_rope_write", "_attend_rows", "_write"}
+    names |= {"_attend_latent", "_write_latent", "_multiply_heads"}
     assert set(found.stdout.split()) == names

@@ -189,6 +189,7 @@ def scale_and_zero(meta, N, span: tl.constexpr, META: tl.constexpr):
     pair           float16 scale, float16 minimum in a word for each span
     point          for each span, or with `points` for the block: a float32 scale whose lowest 6 bits are twice the zero
     super          float16 d and dmin, then 8 bytes of scales, 8 bytes of minima
+    super_4        float16 d and dmin, then 16 bytes: a scale in the low nibble, a minimum in the high one
     super_16       float16 d, then 16 bytes of scales, 128 added to each
     """
     if META == "half":
@@ -206,6 +207,11 @@ def scale_and_zero(meta, N, span: tl.constexpr, META: tl.constexpr):
         word = tl.load(meta)
         scale = _half(word, 0) * _byte(tl.load(meta + (1 + span // 4) * N), span % 4)
         zero = _half(word, 1) * _byte(tl.load(meta + (3 + span // 4) * N), span % 4)
+    elif META == "super_4":
+        word = tl.load(meta)
+        both = tl.load(meta + (1 + span // 4) * N) >> (8 * (span % 4))
+        scale = _half(word, 0) * _byte(both & 15, 0)
+        zero = _half(word, 1) * _byte((both >> 4) & 15, 0)
     else:
         tl.static_assert(META == "super_16", "the kernel lacks a kind of scales")
         byte = _byte(tl.load(meta + (1 + span // 4) * N), span % 4)

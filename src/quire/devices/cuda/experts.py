@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from quire.devices._triton.experts import Activation, Sum, expert_in, expert_out
-from quire.devices._triton.grouping import Grouping, count_pairs, group_pairs
+from quire.devices._triton.grouping import Grouping, count_pairs, count_reads, group_pairs
 from quire.devices._triton.norm import Norm, add_norm
 from quire.devices._triton.route import Router, route, route_few
+from quire.devices._triton.route_one import can_route_one, route_one
 from quire.devices._triton.stream import Scratch
 from quire.graph.graph import Node
 
@@ -23,7 +24,7 @@ from .weights import Placer
 
 @dataclass(slots=True, eq=False)
 class RouterMatrix:
-    """The matrix of a router, as an earlier product prefetches it. It prefetches nothing itself."""
+    """The matrix of a router, as an earlier product prefetches it."""
 
     router: Router
     ahead: Tensor | None = field(default=None, init=False)
@@ -56,7 +57,12 @@ class Route:
             run.pending[self.value] = delta
             x = run.whole(self.value)
         if self.tiles.is_few(len(x)):
-            choice, x = route_few(x, norm, self.linear.router, self.scratch)
+            router = self.linear.router
+            height = self.tiles.height(len(x), router.top, len(router.weight))
+            if len(x) == 1 and can_route_one(router):
+                choice, x = route_one(x, norm, router, self.scratch, height, self.linear.ahead)
+            else:
+                choice, x = route_few(x, norm, router, self.scratch, height)
         else:
             choice = route(x, self.linear.router)
         if self.normed is not None:
@@ -75,10 +81,13 @@ class ExpertLinears:
     tiles: ExpertTiles
     scratch: Scratch
     ahead: Tensor | None = field(default=None, init=False)  # the first weights of the next product, as bytes
+    reads: Tensor | None = field(default=None, init=False)  # int32 [experts]: counts how often each is read
 
     def __call__(self, x: Tensor, weights: Tensor, grouping: Grouping, total: Tensor, adds: bool) -> None:
         """Write the weighted sum of the experts' answers to `total` [T, dim], or add it to that."""
         top, activation = weights.shape[1], self.activation
+        if self.reads is not None:
+            count_reads(grouping, self.reads)
         is_few = self.tiles.is_few(len(x))
         inward, outward = self.inward.matrices, self.outward.matrices
         hidden = expert_in(x, weights, inward, activation, grouping, self.tiles.find(self.key(grouping.height, True)))
@@ -111,6 +120,7 @@ class Experts:
     weights: int
     chosen: int
     linear: ExpertLinears
+    top: int  # experts of a token
     out: int
     residual: int | None = None
     copies: bool = False
@@ -153,6 +163,13 @@ def lower_route(node: Node, placer: Placer, norm: Norm | None, tiles: ExpertTile
     return Route(node.inputs[0].id, norm, RouterMatrix(router), placer.scratch, tiles, normed_id, weights, chosen)
 
 
+def stacks_of(node: Node) -> tuple[list[str], list[str]]:
+    """The names of the stacks of experts or experts_add: gate, if there is one, and up; down."""
+    return [str(name) for word in ("gate", "up") if (name := node.weights[word]) is not None], [
+        str(node.weights["down"])
+    ]
+
+
 def lower_experts(node: Node, placer: Placer, tiles: ExpertTiles, copies: bool) -> Experts:
     """Lower experts or experts_add."""
     names = {word: node.weights[word] for word in ("gate", "up", "down")}
@@ -166,4 +183,4 @@ def lower_experts(node: Node, placer: Placer, tiles: ExpertTiles, copies: bool) 
     linear = ExpertLinears(inward, outward, activation, tiles, placer.scratch)
     x, weights, chosen = (node.input(name).id for name in ("x", "weights", "chosen"))
     residual = node.input("residual").id if "residual" in node.op.inputs else None
-    return Experts(x, weights, chosen, linear, node.output.id, residual, copies)
+    return Experts(x, weights, chosen, linear, node.input("weights").dim, node.output.id, residual, copies)

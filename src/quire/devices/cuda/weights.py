@@ -44,6 +44,7 @@ class Placer:
     dtype: torch.dtype  # of activations, and of weights that are not quantized
     tiles: Tiles
     quantize: str | None = None  # TO_FP8, TO_PLAIN or None: see the table above
+    host_share: float = 0.0  # of the experts of every layer, to be kept in host memory
     scratch: Scratch = field(init=False)
     buffer: MatrixBuffer = field(init=False)
     dequantized: set[str] = field(default_factory=set)  # formats of matrices that were dequantized for lack of a kernel
