@@ -24,7 +24,7 @@ from tests.devices._triton.paged import Step, Text
 HOPPER = GPUTarget("cuda", 90, 32)
 NAMES = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float8_e4m3fn: "*fp8e4nv", torch.int32: "*i32",
-    torch.int64: "*i64",
+    torch.int64: "*i64", torch.uint8: "*u8",
 }  # fmt: skip
 ALL = ("softcap", "sinks", "slopes", "distances")
 
