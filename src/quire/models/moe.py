@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from quire.models.config import ModelConfig
 from quire.models.errors import UnsupportedModel
-from quire.models.names import Names, RowRule, Stored, TensorName, part
+from quire.models.names import Layouts, Names, RowRule, Stored, TensorName, part
 from quire.models.values import Values
 
 MAX_EXPERTS = 1 << 14

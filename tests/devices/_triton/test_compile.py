@@ -12,7 +12,7 @@ import pytest
 pytestmark = [pytest.mark.device, pytest.mark.slow]
 
 ATTENTION = {"_attend", "_merge", "_attend_few", "_rope_write", "_attend_rows", "_write"}
-ATTENTION |= {"_attend_latent", "_write_latent", "_multiply_heads"}
+ATTENTION |= {"_attend_latent", "_write_latent", "_multiply_heads", "_attend_expanded"}
 EXPERTS = {"_route", "_route_few", "_route_one", "_count", "_place", "_expert_in", "_expert_out", "_sum"}
 
 
