@@ -110,9 +110,7 @@ def test_the_need_of_a_model_with_experts_has_all_of_them(tmp_path: Path):
     for name in ("Qwen3 30B A3B", "gpt-oss 20B"):
         (tmp_path / name).mkdir()
         folder = folder_with(WITH_EXPERTS[name], tmp_path / name)
-        needs[name] = need_of(
-            folder, load({"load_format": "dummy", "max_rows": 8}, {}), device_facts("cpu")
-        ).fixed_bytes
+        needs[name] = need_of(folder, config, device_facts("cpu")).fixed_bytes
     assert needs["Qwen3 30B A3B"] == pytest.approx(61.1e9, rel=0.02)
     assert needs["gpt-oss 20B"] == pytest.approx(13.8e9, rel=0.03)  # experts 10.2, the rest in bf16
     with pytest.raises(BadSetting, match=r"No memory is left for the KV cache: the model takes 6\d{4} MB"):

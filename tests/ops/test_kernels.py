@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from quire.devices.cpu.lower import KERNELS
 from quire.graph.graph import Graph, Node, Value
 from quire.graph.weight import Weight
 from quire.ops.batch import Batch, RowPart
-from quire.ops.cache import PagedCache, PagedKV
+from quire.ops.cache import Latent, LatentCache, PagedCache, PagedKV
 from quire.ops.registry import Op, all_ops, find_op, relative_error
 from quire.quant.registry import all_formats, gguf_formats
 from tests.ops.encoded_tensor import EncodedTensor
@@ -25,7 +26,7 @@ from tests.quant.blocks import put_scales, random_blocks
 pytestmark = pytest.mark.device
 
 VARIANTS = native().variants() if native() else []
-LIMITS = base.Limits(max_tokens=70, max_rows=70, max_logits=70, max_blocks=300, num_blocks=24)
+LIMITS = base.Limits(max_tokens=700, max_rows=65, max_logits=65, max_blocks=300, num_blocks=48)
 # Attributes that examples may leave out.
 DEFAULTS = {"rms_norm": {"group": 0}, "layer_norm": {"group": 0}}
 EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
@@ -69,8 +70,7 @@ class OneOp:
         """Run the reference, on a copy of the cache, since attention writes to it."""
         args = {name: as_numbers(value) for name, value in self.args.items()}
         if self.op.uses_cache:
-            cache = args["cache"]
-            args["cache"] = PagedCache(cache.spec, cache.keys.copy(), cache.values.copy())
+            args["cache"] = deepcopy(args["cache"])
         return self.op.reference(**args)
 
     def batch(self) -> Batch:
@@ -81,7 +81,8 @@ class OneOp:
             return Batch.of([RowPart([0], int(p), [0] * 300) for p in self.args["positions"]], LIMITS.block_tokens)
         ids = self.args.get("token_ids", np.zeros(len(self.args[self.op.inputs[0]]) if self.op.inputs else 0, np.int32))
         num_logits = len(ids) if self.op.name == "head" else 1
-        batch = Batch.of([RowPart(ids.tolist(), 0, list(range(8)), num_logits)], LIMITS.block_tokens)
+        blocks = list(range(-(-len(ids) // LIMITS.block_tokens)))
+        batch = Batch.of([RowPart(ids.tolist(), 0, blocks, num_logits)], LIMITS.block_tokens)
         return replace(batch, logits_at=self.args.get("logits_at", batch.logits_at))
 
     def run(self, variant: str, kv_dtype: str) -> tuple[np.ndarray, ...]:
@@ -90,8 +91,7 @@ class OneOp:
         for value, name in zip(self.inputs, self.op.inputs, strict=True):
             program.feed(value.id, self.args[name])
         if self.op.uses_cache:
-            cache = self.args["cache"]
-            flat = [np.ascontiguousarray(x.reshape(-1, x.shape[2] * x.shape[3])) for x in (cache.keys, cache.values)]
+            flat = stored_numbers(self.args["cache"])
             program.native.store_kv(0, np.arange(len(flat[0]), dtype=np.int32), *flat)
         batch = self.batch()
         if self.op.name == "head":
@@ -101,6 +101,16 @@ class OneOp:
         program.launch(batch)
         num_rows = len(batch.logits_at if self.op.name == "select" else batch.token_ids)
         return tuple(program.fetch(value.id, num_rows) for value in self.graph.nodes[0].outputs)
+
+
+def stored_numbers(cache: PagedCache | LatentCache) -> list[np.ndarray]:
+    """K and V of all slots, or latents and rotated keys: [slots, width] each."""
+    if isinstance(cache, LatentCache):
+        rows = cache.rows.reshape(-1, cache.spec.values_per_token)
+        parts = [rows[:, : cache.spec.dim], rows[:, cache.spec.dim :]]
+    else:
+        parts = [x.reshape(-1, x.shape[2] * x.shape[3]) for x in (cache.keys, cache.values)]
+    return list(map(np.ascontiguousarray, parts))
 
 
 def as_numbers(value: Any) -> Any:
@@ -144,6 +154,39 @@ def test_a_kernel_reads_a_q8_0_cache_exactly_as_it_was_rounded(variant):
         rounded = PagedCache(cache.spec, as_q8_0(cache.keys), as_q8_0(cache.values))
         args |= {"cache": rounded, "k": as_q8_0(args["k"]), "v": as_q8_0(args["v"])}
         assert_matches(OneOp(op, args, "f32"), variant, "q8_0", op.tolerance["f32"])
+
+
+@EACH_VARIANT
+def test_a_kernel_reads_q8_0_latents_exactly_as_they_were_rounded(variant):
+    op = find_op("attention_latent")
+    for args in op.example_args():
+        rounded = {name: as_q8_0(args[name]) for name in ("latent", "k_rope")}
+        args |= {"cache": replace(args["cache"], rows=as_q8_0(args["cache"].rows)), **rounded}
+        assert_matches(OneOp(op, args, "f32"), variant, "q8_0", op.tolerance["f32"])
+
+
+@EACH_VARIANT
+@pytest.mark.parametrize("kv_dtype", ["f32", "f16", "bf16", "q8_0"])
+def test_a_token_of_latent_attention_is_the_same_in_any_chunk_and_group(kv_dtype, variant):
+    """Law 8: all rows together, in a group or not; then one token at a time."""
+    op, rng, spec, heads = find_op("attention_latent"), np.random.default_rng(3), Latent(64, 32), 5
+    parts = [RowPart([0] * new, 128 + n, (*range(8), 9 + n)) for n, new in enumerate((1, 5, 3))]
+    batch = Batch.of(parts, 16)
+    widths = {"q": heads * 24, "q_rope": heads * 32, "latent": 64, "k_rope": 32}
+    args = {name: rng.standard_normal((len(batch.positions), width), np.float32) for name, width in widths.items()}
+    args |= {name: rng.standard_normal((heads, 24, 64), np.float32) for name in ("keys", "values")}
+    cache = LatentCache(spec, rng.standard_normal((LIMITS.num_blocks, 16, 96), np.float32))
+    args |= {"cache": cache, "batch": batch, "scale": 0.2}
+    (whole,) = OneOp(op, args).run(variant, kv_dtype)
+    groups = np.array([(0, row, 8) for row in range(3)], np.int32)
+    (grouped,) = OneOp(op, {**args, "batch": replace(batch, groups=groups)}).run(variant, kv_dtype)
+    assert np.array_equal(grouped, whole)
+    written = deepcopy(cache)
+    written.write(batch.slots, args["latent"], args["k_rope"])
+    for token, row in enumerate(batch.row_of_token):
+        alone = Batch.of([RowPart([0], int(batch.positions[token]), parts[row].blocks)], 16)
+        one = {**args, **{name: args[name][token : token + 1] for name in widths}, "batch": alone, "cache": written}
+        assert np.array_equal(OneOp(op, one).run(variant, kv_dtype)[0][0], whole[token])
 
 
 @EACH_VARIANT

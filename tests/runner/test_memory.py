@@ -59,6 +59,11 @@ def test_weights_and_blocks_are_counted_in_bytes() -> None:
     assert block_bytes(model.graph, with_kv_format(Config(), device_facts("cpu"))) == per_token * 2 * 16
 
 
+def test_a_block_of_latents_has_one_latent_and_one_rotated_key_for_each_token() -> None:
+    model = make_toy("deepseek_v2").draw()  # three layers, 20 + 8 numbers
+    assert block_bytes(model.graph, with_kv_format(Config(), device_facts("cpu"))) == 3 * (20 + 8) * 2 * 16
+
+
 @pytest.mark.parametrize(
     "device, format, expected",
     [("cpu", "q8_0", 34), ("cuda", "q8_0", 64), ("cpu", "f8_e4m3", 64), ("cuda", "f8_e4m3", 32)],

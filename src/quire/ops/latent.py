@@ -61,7 +61,7 @@ def _(
 @attention_latent.examples
 def _(make: ArrayMaker) -> Iterator[Args]:
     for rows, num_heads, (nope_dim, value_dim) in product(attention.STEPS, (1, 4, 6), ((32, 32), (48, 16))):
-        yield _example(make, rows, Latent(64, 16), (num_heads, nope_dim, value_dim))
+        yield _example(make, rows, Latent(64, 32), (num_heads, nope_dim, value_dim))
 
 
 def _example(make: ArrayMaker, rows: Sequence[tuple[int, int]], spec: Latent, heads: tuple[int, int, int]) -> Args:

@@ -46,6 +46,7 @@ def drawn_kinds(case: str) -> set[str]:
     nodes = [node for node in graph.nodes if node.op.name.startswith("attention")]
     kinds = {"sliding" if getattr(graph.caches[node.cache], "window", None) else "full" for node in nodes}
     kinds |= {"shared" for node in nodes if node.op.name == "attention_shared"}
+    kinds |= {"chunked" for node in nodes if getattr(graph.caches[node.cache], "chunk", None)}
     kinds |= {"latent" for node in nodes if node.op.name == "attention_latent"}
     kinds |= {"ALiBi" for node in nodes if node.weights.get("slopes")}
     kinds |= {"sinks" for node in nodes if node.weights.get("sinks")}

@@ -14,7 +14,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from quire.devices._triton import attend_few, attention, bidirectional, experts, kv_write, rope
+from quire.devices._triton import attend_few, attention, bidirectional, experts, head_products, kv_write, latent, rope
 from quire.devices._triton.attention import ScoreTerms
 from quire.devices._triton.experts import Activation, Matrices, Sum
 from quire.devices._triton.grouping import Grouping
@@ -22,8 +22,9 @@ from quire.devices._triton.norm import Product
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement
 from quire.devices._triton.stream import Scratch
 from quire.devices.cuda.expert_tiles import ExpertKey, ExpertTiles
-from quire.ops.cache import PagedKV
+from quire.ops.cache import Latent, PagedKV
 from tests.devices._triton import paged
+from tests.devices._triton.latents import LatentStep, run_latent
 from tests.devices._triton.paged import Step, Text
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -114,9 +115,15 @@ def multiply_experts(format: str, is_gated: bool) -> None:
             experts.expert_out(x, weights, 4, matrices, grouping, tile, to)
 
 
+def attend_latents(num_heads: int, cache_dtype: torch.dtype, fixed_chunk: int | None) -> None:
+    """Latent attention with the sizes of DeepSeek."""
+    step = LatentStep.random(Latent(512, 64), (num_heads, 128, 128), [Text(300), Text(0, 20)], 40)
+    run_latent(step, "cpu", torch.bfloat16, cache_dtype, fixed_chunk)
+
+
 def main() -> None:
     """Compile all of them."""
-    for module in (attention, attend_few, rope, kv_write, bidirectional, experts):
+    for module in (attention, attend_few, rope, kv_write, bidirectional, latent, head_products, experts):
         module.launch = compile_instead  # type: ignore[attr-defined]
     attend_all()
     attend_few_rows(16, True, ALL, has_norm=True)
@@ -125,6 +132,11 @@ def main() -> None:
     multiply_experts("mxfp4", True)
     multiply_experts("q4_k", True)
     multiply_experts("q6_k", False)
+    for num_heads, cache_dtype, fixed_chunk in (
+        (16, torch.bfloat16, None), (20, torch.float8_e4m3fn, None), (128, torch.bfloat16, None),
+        (16, torch.bfloat16, 512),
+    ):  # fmt: skip
+        attend_latents(num_heads, cache_dtype, fixed_chunk)
     attend_within_rows(ScoreTerms(1.0, torch.zeros(4), torch.zeros(4), torch.zeros((4, 9))), 5)
 
 

@@ -19,6 +19,7 @@ def test_the_kernels_of_attention_and_experts_compile():
         cwd=Path(__file__).parents[3], env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr[-2000:]
-    names = {"_attend", "_merge", "_attend_few", "_rope_write", "_attend_rows", "_write", "_expert_in", "_expert_out"}
-    names |= {"_sum"}
+    names = {"_attend", "_merge", "_attend_few", "_rope_write", "_attend_rows", "_write"}
+    names |= {"_attend_latent", "_write_latent", "_multiply_heads"}
+    names |= {"_expert_in", "_expert_out", "_sum"}
     assert set(found.stdout.split()) == names

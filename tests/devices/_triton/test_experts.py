@@ -70,7 +70,7 @@ def test_few_and_many_tokens_are_routed_alike(num_tokens, place):
     x = torch.from_numpy(rng.standard_normal((num_tokens, DIM), np.float32)).to(place)
     norm = Norm(torch.from_numpy(rng.standard_normal(DIM, np.float32)).to(place), 1e-5)
     router = router_of(rng, place, groups=4, top_groups=2, group_top=2)
-    few, normed = route_few(x, norm, router, scratch)
+    few, normed = route_few(x, norm, router, scratch, 32)
     exact = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * norm.weight
     many = route(exact, router)
     assert torch.equal(few.chosen, many.chosen)
@@ -89,7 +89,7 @@ def test_experts_that_are_not_a_number_are_chosen_last_and_once(place):
     router = router_of(rng, place, num_experts=5, top=5, renormalize=False, scoring="none")
     router.weight[1:3] = float("nan")
     x = torch.from_numpy(rng.standard_normal((2, DIM), np.float32)).to(place)
-    for choice in (route(x, router), route_few(x, None, router, Scratch(torch.device(place)))[0]):
+    for choice in (route(x, router), route_few(x, None, router, Scratch(torch.device(place)), 16)[0]):
         assert all(sorted(row) == list(range(5)) and row[3:] == [1, 2] for row in choice.chosen.tolist())
 
 

@@ -28,6 +28,7 @@ MODELS = {
     "window": lambda: make_toy("mistral-window").draw(),
     "q4_1": lambda: quantized_model("q4_1"),
     "q8_0 heads of 16": lambda: quantized_model("q8_0", 16),
+    "latent": lambda: make_toy("deepseek_v2").draw(),
 }
 CASES = [(name, kv) for name in MODELS for kv in ("f32", "f16", "bf16")] + [("q4_1", "q8_0")]
 EACH_CASE = pytest.mark.parametrize("name, kv_dtype", CASES)

@@ -7,9 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quire.devices._triton.packing import PACKED
 from quire.devices.base import LoweringOptions
-from quire.devices.cuda import FACTS
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.experts import Experts
 from quire.devices.cuda.program import CudaProgram
@@ -75,8 +73,3 @@ def test_gate_and_up_of_two_formats_are_dequantized(place: str):
     model = ExpertModel(("q4_k", "q8_0"), num_experts=3)
     model._stack("0.up", "q5_k", model.ffn, model.dim)
     assert relative_error(logits(lowered(model, place), 3), expected(model, 3)) < 1e-4
-
-
-def test_the_facts_have_the_formats_of_stacks():
-    packed = {name.partition("_128")[0] for name in PACKED}
-    assert packed == FACTS.stack_formats

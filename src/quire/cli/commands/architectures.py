@@ -26,6 +26,7 @@ ATTENTION_KEYS = {  # a key of config.json, and the kind of attention that an ar
     "num_kv_shared_layers": "shared",
     "alibi": "ALiBi",
     "attn_logit_softcapping": "softcap",
+    "attention_chunk_size": "chunked",
     "kv_lora_rank": "latent",
 }
 EXPERT_WORDS = {"experts.up": "routed", "shared.up": "shared"}  # the name of a weight, and the kind of its experts

@@ -87,6 +87,13 @@ def _products(
     return acc, acc_up
 
 
+@triton.jit
+def _load_tile_of(used, experts, ends, pairs, tile, place):
+    """Return the number of tiles, and the expert, the end and the pairs of a tile, all read at once. Of a tile that is
+    not used they are any numbers, and so is the pair of a place that is not."""
+    return tl.load(used), tl.load(experts + tile), tl.load(ends + tile), tl.load(pairs + place)
+
+
 @triton.jit(do_not_specialize=["num_shares"])
 def _expert_in(
     x, table, bias, weights, pairs, experts, ends, used, out, partial, shares_arrived, N, num_shares, limit, alpha,
@@ -96,13 +103,13 @@ def _expert_in(
     WEIGH: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(1)
-    follow(CHAINED)
-    if tile >= tl.load(used):
-        return
-    expert = tl.load(experts + tile)
     place = tile * BM + tl.arange(0, BM)
-    is_there = place < tl.load(ends + tile)
-    pair = tl.load(pairs + place, mask=is_there, other=0)
+    follow(CHAINED)
+    num_tiles, expert, end, pair = _load_tile_of(used, experts, ends, pairs, tile, place)
+    if tile >= num_tiles:
+        return
+    is_there = place < end
+    pair = tl.where(is_there, pair, 0)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     rows = tl.minimum(n, N - 1)
     address = expert_address(table, expert)
@@ -150,14 +157,13 @@ def _expert_out(
     LINES: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(1)
+    place = tile * BM + tl.arange(0, BM)
     follow(CHAINED)
-    num_tiles = tl.load(used)
+    num_tiles, expert, end, pair = _load_tile_of(used, experts, ends, pairs, tile, place)
     if tile >= num_tiles:
         return
-    expert = tl.load(experts + tile)
-    place = tile * BM + tl.arange(0, BM)
-    is_there = place < tl.load(ends + tile)
-    pair = tl.load(pairs + place, mask=is_there, other=0)
+    is_there = place < end
+    pair = tl.where(is_there, pair, 0)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     rows = tl.minimum(n, N - 1)
     address = expert_address(table, expert)

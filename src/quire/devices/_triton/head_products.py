@@ -15,7 +15,7 @@ MIN_PROGRAMS = 128  # about the processors of a large GPU
 FEW_TOKENS = 16
 
 
-class Tile(NamedTuple):
+class HeadTile(NamedTuple):
     """Tokens, columns and the step along the sums of a program."""
 
     tokens: int
@@ -24,18 +24,18 @@ class Tile(NamedTuple):
     shape: LaunchShape
 
 
-def tile_for(num_tokens: int, num_heads: int, num_columns: int, dtype: torch.dtype, *, fixed: bool) -> Tile:
+def head_tile(num_tokens: int, num_heads: int, num_columns: int, dtype: torch.dtype, *, fixed: bool) -> HeadTile:
     """Return the tile of such a product. `fixed`: the same for any number of tokens, so that sums have one order."""
     if dtype.itemsize > 2:
-        return Tile(16, 64, 32, LaunchShape(4, 2))
+        return HeadTile(16, 64, 32, LaunchShape(4, 2))
     if fixed:
-        return Tile(64, 64, 64, LaunchShape(4, 3))
+        return HeadTile(64, 64, 64, LaunchShape(4, 3))
     if num_tokens <= FEW_TOKENS:
         columns = 64
         while columns > 16 and num_heads * triton.cdiv(num_columns, columns) < MIN_PROGRAMS:
             columns //= 2
-        return Tile(16, columns, 128, LaunchShape(4, 3))
-    return Tile(64, 64, 64, LaunchShape(4, 3)) if num_tokens <= 64 else Tile(128, 128, 64, LaunchShape(8, 3))
+        return HeadTile(16, columns, 128, LaunchShape(4, 3))
+    return HeadTile(64, 64, 64, LaunchShape(4, 3)) if num_tokens <= 64 else HeadTile(128, 128, 64, LaunchShape(8, 3))
 
 
 @triton.jit
@@ -77,7 +77,7 @@ def multiply_heads(x: Tensor, weight: Tensor, *, sums_last: bool, fixed: bool) -
     num_heads, first, last = weight.shape
     columns, sums = (first, last) if sums_last else (last, first)
     out = torch.empty((len(x), num_heads * columns), dtype=x.dtype, device=x.device)
-    tile = tile_for(len(x), num_heads, columns, x.dtype, fixed=fixed)
+    tile = head_tile(len(x), num_heads, columns, x.dtype, fixed=fixed)
     constants = {
         "SUMS": sums,
         "COLUMNS": columns,

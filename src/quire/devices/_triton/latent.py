@@ -27,7 +27,7 @@ from .chain import LaunchShape, follow, launch
 MAX_GROUP = {2: 64, 4: 32}  # heads of a program, by the bytes of a number: sums of 64 latents fill its registers
 
 
-class LatentConfig(NamedTuple):
+class LatentTile(NamedTuple):
     """Tile sizes and launch options."""
 
     block_m: int
@@ -37,9 +37,9 @@ class LatentConfig(NamedTuple):
     keys_first: bool = False
 
 
-class LatentConfigs(NamedTuple):
-    narrow: LatentConfig
-    wide: LatentConfig
+class LatentTiles(NamedTuple):
+    narrow: LatentTile
+    wide: LatentTile
 
 
 def kind_of(num_heads: int, dim: int, rope_dim: int, dtype: torch.dtype) -> AttentionKind:
@@ -49,15 +49,15 @@ def kind_of(num_heads: int, dim: int, rope_dim: int, dtype: torch.dtype) -> Atte
     return AttentionKind(num_heads // group, group, dim + rope_dim, dim, is_latent=True)
 
 
-def configs_for(group: int, dtype: torch.dtype, cache_dtype: torch.dtype) -> LatentConfigs:
+def latent_tiles(group: int, dtype: torch.dtype, cache_dtype: torch.dtype) -> LatentTiles:
     """Return the tiles for blocks of this many heads, with activations and a cache in these formats."""
     least = max(16, triton.next_power_of_2(group))
     if dtype.itemsize > 2:
-        slow = LatentConfig(least, 16, 4, 1)
-        return LatentConfigs(slow, slow)
-    wide = LatentConfig(64, 32, 8, 3)
+        slow = LatentTile(least, 16, 4, 1)
+        return LatentTiles(slow, slow)
+    wide = LatentTile(64, 32, 8, 3)
     num_warps = 4 if least == 16 and cache_dtype.itemsize == 2 else 8  # FP8 is converted in registers
-    return LatentConfigs(wide if least > 32 else LatentConfig(least, 64, num_warps, 2, keys_first=True), wide)
+    return LatentTiles(wide if least > 32 else LatentTile(least, 64, num_warps, 2, keys_first=True), wide)
 
 
 @triton.jit
@@ -98,7 +98,7 @@ class LatentQueries(NamedTuple):
     rotated: Tensor
 
 
-def attend_latent(
+def attend_latents(
     q: LatentQueries, cache: Tensor, tables: Tensor, positions: Tensor, kind: AttentionKind, work: AttentionWork,
     out: Tensor, *, scale: float, fixed_chunk: int | None = None, merges: bool = True,
 ) -> None:  # fmt: skip
@@ -107,7 +107,7 @@ def attend_latent(
     `merges=False`: no token has two parts. The strides between tokens of q and out, and between rows of `tables`
     [R, B], are arbitrary.
     """
-    configs = configs_for(kind.group, out.dtype, cache.dtype)
+    configs = latent_tiles(kind.group, out.dtype, cache.dtype)
     for index, items, config in ((0, work.narrow, configs.narrow), (1, work.wide, configs.wide)):
         if not len(items):
             continue

@@ -21,8 +21,8 @@ from .grouping import TOKENS, Grouping, empty_counts, write_pairs, write_tiles
 from .norm import Norm
 from .stream import Scratch
 
-MAX_FEW = TOKENS.value  # tokens of the kernel for few
 ROWS = 16  # experts of a program of the kernel for few
+MAX_BYTES = 32 << 10  # of the weight, at a time
 NOTHING = tl.constexpr(float("-inf"))
 LEAST = tl.constexpr(-(1 << 63))  # less than the key of any number
 
@@ -52,7 +52,7 @@ class Router(NamedTuple):
             "E": len(self.weight),
             "EP": triton.next_power_of_2(len(self.weight)),
             "K": self.weight.shape[1],
-            "BK": next((each for each in (256, 128, 64, 32) if self.weight.shape[1] % each == 0), 16),
+            "BK": self._columns(256),
             "TOP": self.top,
             "SCORING": self.scoring,
             "CHOSEN": self.scores_chosen,
@@ -62,6 +62,16 @@ class Router(NamedTuple):
             "NORMALIZE": self.renormalize,
             "SOFTCAP": self.softcap != 0,
         }
+
+    def _columns(self, most: int) -> int:
+        """Return how many columns of the weight are read at a time."""
+        return next((each for each in (256, 128, 64, 32) if each <= most and self.weight.shape[1] % each == 0), 16)
+
+    @property
+    def constants_of_many(self) -> dict[str, Any]:
+        """Those of the kernel for many tokens, whose programs hold columns of all experts."""
+        numbers = self.constants["EP"] * self.weight.element_size()
+        return self.constants | {"BK": self._columns(MAX_BYTES // numbers)}
 
 
 class Choice(NamedTuple):
@@ -287,18 +297,21 @@ def route(x: Tensor, router: Router) -> Choice:
     choice = _empty(tokens, router, x.device)
     counts = empty_counts(tokens, len(router.weight), x.device)
     args = (x, router.weight, *vectors, *choice[:2], counts, tokens, router.factor, router.softcap)
-    constants = router.constants | _has(router)
+    constants = router.constants_of_many | _has(router)
     wide = constants["EP"] > 256
     launch(_route, (triton.cdiv(tokens, TOKENS.value),), args, constants, LaunchShape(8 if wide else 4, 3))
     return choice._replace(counts=counts)
 
 
-def route_few(x: Tensor, norm: Norm | None, router: Router, scratch: Scratch) -> tuple[Choice, Tensor]:
-    """Choose experts for few tokens x [T, dim], after an RMS norm if there is one; return x, normed, too."""
+def route_few(x: Tensor, norm: Norm | None, router: Router, scratch: Scratch, height: int) -> tuple[Choice, Tensor]:
+    """Choose experts for few tokens x [T, dim], after an RMS norm if there is one; return x, normed, too.
+
+    height: of the tiles of the grouping, at least T, so that no expert has more than one.
+    """
     tokens, vectors = len(x), (router.bias, router.correction, router.expert_scale)
     choice = _empty(tokens, router, x.device)
     normed = x if norm is None else torch.empty_like(x)
-    height = few_height(tokens)
+    assert tokens <= height
     grouping = Grouping.empty(tokens, router.top, len(router.weight), height, x.device)
     weight, eps = (None, 0.0) if norm is None else norm[:2]
     args = (
@@ -308,12 +321,6 @@ def route_few(x: Tensor, norm: Norm | None, router: Router, scratch: Scratch) ->
     constants = router.constants | _has(router) | {"NORM": norm is not None, "BE": ROWS, "BM": height}
     launch(_route_few, (triton.cdiv(len(router.weight), ROWS),), args, constants, LaunchShape(4, 4))
     return choice._replace(grouping=grouping), normed
-
-
-def few_height(num_tokens: int) -> int:
-    """Return the height of tiles of so few tokens: no expert has more than one tile."""
-    assert num_tokens <= MAX_FEW
-    return 16 if num_tokens <= 16 else 32
 
 
 def _empty(tokens: int, router: Router, device: torch.device) -> Choice:

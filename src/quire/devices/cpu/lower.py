@@ -19,12 +19,13 @@ from quire.graph.interpret import Interpreter
 from quire.graph.passes.fuse import RULES
 from quire.graph.passes.narrow import narrow_tail
 from quire.graph.passes.rewrite import rewrite
-from quire.ops.cache import PagedKV
 
 from . import FACTS
 from .buffers import BLOCK, NO_COLUMNS, Buffers, BufferSlice, Columns
+from .caches import add_caches
 from .experts import lower_experts, lower_route
 from .fallback import Fallback, PlacedNode, nodes_without_kernel, warn_of_fallback
+from .latent import emit_latent
 from .pack import IndexesWeights, Packer
 from .program import NativeProgram
 
@@ -38,13 +39,8 @@ def supports(node: Node) -> bool:
 
 def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse: bool = True) -> NativeProgram:
     """Fill an empty native program, which is the packer's too. Without `fuse`, plain kernels alone."""
-    for spec in graph.caches:
-        if isinstance(spec, PagedKV):
-            dims = (spec.num_heads, spec.key_dim, spec.value_dim)
-            program.cache(limits.kv_dtype, *dims, spec.window or 0, spec.chunk or 0)
-        else:
-            program.cache(limits.kv_dtype, 1, spec.dim, spec.rope_dim, 0, 0)
-    lowering = _walked(graph, packer, fuse)
+    add_caches(program, graph.caches, limits.kv_dtype)
+    lowering = walk_graph(graph, packer, fuse)
     lowering.buffers.create(program)
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
@@ -53,12 +49,8 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
     return NativeProgram(program, vocab, places, limits.num_blocks, _fallback(program, lowering, limits))
 
 
-def planned_buffers(graph: Graph, weights: IndexesWeights, fuse: bool) -> Buffers:
-    """Return the buffers that a program of this graph has."""
-    return _walked(graph, weights, fuse).buffers
-
-
-def _walked(graph: Graph, weights: IndexesWeights, fuse: bool) -> _Lowering:
+def walk_graph(graph: Graph, weights: IndexesWeights, fuse: bool) -> _Lowering:
+    """Choose the instructions and the buffers of a graph."""
     graph = narrow_tail(graph)
     graph = rewrite(graph, RULES, supports) if fuse else graph
     lowering = _Lowering(graph, weights, nodes_without_kernel(graph, KERNELS))
@@ -393,6 +385,7 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     **dict.fromkeys(("linear", "linear_split"), _Lowering._product),
     **dict.fromkeys(("gated_linear", "activated_linear"), _Lowering._gate),
     "columns": _Lowering._columns,
+    "attention_latent": emit_latent,
     "attention_bidirectional": _Lowering._attention_bidirectional,
     "experts": lower_experts,
     "head": _Lowering._head,

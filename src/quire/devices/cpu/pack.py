@@ -16,7 +16,7 @@ from quire.devices.base import Precision
 from quire.graph.weight import Weight, Weights
 from quire.quant.registry import all_formats
 
-from . import FACTS, QUANTIZED
+from . import FACTS, FLOATS, QUANTIZED
 
 Array = NDArray[Any]
 
@@ -72,6 +72,7 @@ class IndexesWeights(Protocol):
     def rows_of(self, name: str) -> int: ...
     def matrix(self, name: str, target: str | None = None) -> int: ...
     def stack(self, name: Any) -> int: ...
+    def matrix_of_heads(self, name: str, *, transposed: bool) -> int: ...
     def vector(self, name: Any, width: int | None = None) -> int: ...
     def vector_of_stack(self, name: Any) -> int: ...
     def numbers(self, name: str) -> Array: ...
@@ -119,6 +120,20 @@ class Packer:
             self._matrices[key] = self._add_stack(weight, key[1])
         return self._matrices[key]
 
+    def matrix_of_heads(self, name: str, *, transposed: bool) -> int:
+        """Return the index of a matrix with the rows of all heads of a weight [heads, rows, columns].
+
+        The rows of a head, or its columns with `transposed`, are padded to whole panels. Quantized weights become f16:
+        blocks of a row are no blocks of a column, and such matrices are small.
+        """
+        weight = self.weights[name]
+        target = packed_format(weight, self._precision)
+        is_plain = self._precision == "float" or weight.source.format in FLOATS
+        key = (id(weight), f"{target} heads")
+        if key not in self._matrices:
+            self._matrices[key] = self._add_heads(weight, target if is_plain else "f16", transposed)
+        return self._matrices[key]
+
     def matrices(self) -> list[Packed]:
         """Return all matrices, and the first of stacks, in the order in which they were added."""
         return [
@@ -140,6 +155,22 @@ class Packer:
             self.num_packed += 1
         self._labels[label] = index
         self._added.append((target, (rows, cols), index, None))
+        return int(index)
+
+    def _add_heads(self, weight: Weight, target: str, transposed: bool) -> int:
+        count, first, last = stack_shape(weight)
+        rows, cols = (last, first) if transposed else (first, last)
+        label, all_rows = f"{weight.name} heads {target} {count}x{rows}x{cols}", count * padded(rows)
+        if label in self._found:
+            index = self._program.adopt(target, (all_rows, cols), self._found[label])
+        else:
+            numbers = weight.float32().swapaxes(1, 2) if transposed else weight.float32()
+            whole = np.pad(numbers, ((0, 0), (0, padded(rows) - rows), (0, 0)))
+            encoded = np.ascontiguousarray(all_formats()[target].quantize(whole.reshape(-1, 1)))
+            index = self._program.matrix(target, cols, encoded.view(np.uint8).reshape(all_rows, -1))
+            self.num_packed += 1
+        self._labels[label] = index
+        self._added.append((target, (all_rows, cols), index, None))
         return int(index)
 
     def _add_stack(self, weight: Weight, target: str) -> int:

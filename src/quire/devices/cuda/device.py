@@ -86,7 +86,7 @@ class CudaDevice:
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         captures = options.captures and device.type == "cuda"
         instructions = lowering.walk()
-        work = _work(instructions, limits, placer, is_fixed)
+        work = _work(instructions, limits, device, is_fixed)
         if placer.dequantized:
             kinds = ", ".join(sorted(placer.dequantized))
             logger.info("matrices in %s are dequantized: there is no kernel for these formats", kinds)
@@ -196,21 +196,24 @@ def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device)
 
 
 def _work(
-    instructions: Sequence[Instruction], limits: Limits, placer: Placer, is_fixed: bool
+    instructions: Sequence[Instruction], limits: Limits, device: torch.device, is_fixed: bool
 ) -> dict[AttentionKind, WorkLimits]:
     """Return how attention is split, for each kind of layer."""
-    kinds = [each.kind for each in instructions if isinstance(each, Attend | AttendCache | AttendLatent)]
-    return {kind: _work_of(kind, limits, placer, is_fixed) for kind in dict.fromkeys(kinds)}
+    attends = [each for each in instructions if isinstance(each, Attend | AttendCache | AttendLatent)]
+    kinds = {each.kind: each for each in attends}
+    return {kind: _work_of(each, limits, device, is_fixed) for kind, each in kinds.items()}
 
 
-def _work_of(kind: AttentionKind, limits: Limits, placer: Placer, is_fixed: bool) -> WorkLimits:
-    configs: attention.AttentionConfigs | latent.LatentConfigs
-    if kind.is_latent:
-        configs, ctas_per_sm = latent.configs_for(kind.group, placer.dtype, DTYPES[limits.kv_dtype]), 1
+def _work_of(
+    attend: Attend | AttendCache | AttendLatent, limits: Limits, device: torch.device, is_fixed: bool
+) -> WorkLimits:
+    kind, cache_dtype, num_processors = attend.kind, DTYPES[limits.kv_dtype], _num_processors(device)
+    configs: attention.AttentionConfigs | latent.LatentTiles
+    if isinstance(attend, AttendLatent):
+        configs, ctas_per_sm = latent.latent_tiles(kind.group, attend.keys.dtype, cache_dtype), 1
     else:
-        configs = attention.configs_for(kind.dim, DTYPES[limits.kv_dtype], group=kind.group, fixed=is_fixed)
+        configs = attention.configs_for(kind.dim, cache_dtype, group=kind.group, fixed=is_fixed)
         ctas_per_sm = CTAS_PER_SM
-    num_processors = _num_processors(placer.device)
     return WorkLimits(
         max_tokens=limits.max_tokens,
         max_rows=limits.max_rows,

@@ -12,6 +12,7 @@ from quire.devices._triton.experts import Activation, Sum, expert_in, expert_out
 from quire.devices._triton.grouping import Grouping, count_pairs, count_reads, group_pairs
 from quire.devices._triton.norm import Norm, add_norm
 from quire.devices._triton.route import Router, route, route_few
+from quire.devices._triton.route_one import can_route_one, route_one
 from quire.devices._triton.stream import Scratch
 from quire.graph.graph import Node
 
@@ -23,7 +24,7 @@ from .weights import Placer
 
 @dataclass(slots=True, eq=False)
 class RouterMatrix:
-    """The matrix of a router, as an earlier product prefetches it. It prefetches nothing itself."""
+    """The matrix of a router, as an earlier product prefetches it."""
 
     router: Router
     ahead: Tensor | None = field(default=None, init=False)
@@ -56,7 +57,12 @@ class Route:
             run.pending[self.value] = delta
             x = run.whole(self.value)
         if self.tiles.is_few(len(x)):
-            choice, x = route_few(x, norm, self.linear.router, self.scratch)
+            router = self.linear.router
+            height = self.tiles.height(len(x), router.top, len(router.weight))
+            if len(x) == 1 and can_route_one(router):
+                choice, x = route_one(x, norm, router, self.scratch, height, self.linear.ahead)
+            else:
+                choice, x = route_few(x, norm, router, self.scratch, height)
         else:
             choice = route(x, self.linear.router)
         if self.normed is not None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from quire.devices._triton.attention_work import AttentionKind
 from quire.devices._triton.head_products import multiply_heads
-from quire.devices._triton.latent import LatentQueries, attend_latent, kind_of, write_latent
+from quire.devices._triton.latent import LatentQueries, attend_latents, kind_of, write_latent
 from quire.graph.graph import Node
 from quire.ops.cache import Latent
 
@@ -45,7 +45,7 @@ class AttendLatent:
         absorbed = multiply_heads(q, self.keys, sums_last=False, fixed=is_fixed)
         sums = torch.empty_like(absorbed)
         heads = (len(q), kind.num_heads, -1)
-        attend_latent(
+        attend_latents(
             LatentQueries(absorbed.view(heads), q_rope.view(heads)), cache, run.tables.view(-1, 1), run.where.positions,
             kind, run.work[kind], sums.view(heads), scale=self.scale, fixed_chunk=self.fixed_chunk, merges=run.merges,
         )  # fmt: skip

@@ -110,7 +110,7 @@ class ExpertTimes:
         for router, linear in zip(self.routers, self.linears, strict=True):
             x = torch.randn((num_tokens, self.shape.dim), device=self.device).bfloat16()
             if self.tiles.is_few(num_tokens):
-                choice, _ = route_few(x, norm, router, self.placer.scratch)
+                choice, _ = route_few(x, norm, router, self.placer.scratch, self._height(num_tokens))
             else:
                 choice = route(x, router)
             grouping = choice.grouping or self._group(choice)
@@ -121,9 +121,10 @@ class ExpertTimes:
 
     def _group(self, choice: Choice) -> Grouping:
         assert choice.counts is not None
-        shape, tokens = self.shape, len(choice.chosen)
-        height = self.tiles.height(tokens, shape.top, shape.num_experts)
-        return group_pairs(choice.chosen, choice.counts, shape.num_experts, height)
+        return group_pairs(choice.chosen, choice.counts, self.shape.num_experts, self._height(len(choice.chosen)))
+
+    def _height(self, num_tokens: int) -> int:
+        return self.tiles.height(num_tokens, self.shape.top, self.shape.num_experts)
 
     def _tile(self, linear: ExpertLinears, grouping: Grouping, is_in: bool) -> ExpertTile:
         return self.tiles.find(linear.key(grouping.height, is_in))
@@ -133,7 +134,7 @@ class ExpertTimes:
     def route(self, layer: Layer) -> None:
         """The norm, the choice and the grouping."""
         if self.tiles.is_few(len(layer.x)):
-            route_few(layer.x, layer.norm, layer.router, self.placer.scratch)
+            route_few(layer.x, layer.norm, layer.router, self.placer.scratch, layer.grouping.height)
         else:
             self._group(route(layer.x, layer.router))
 

@@ -12,10 +12,11 @@
 
 struct Queries {
     int dim, value_dim, num_heads;       // padded; heads of each token
+    int value_step;                      // numbers from a value to the next
     float *q, *seen;                     // [query][dim] scaled queries; [query][value_dim] weighted values so far
     float *p;                            // [query][STRETCH] scores, then weights
     float *most, *total;                 // [query]
-    float *keys, *values;                // [dim][16] a tile, [STRETCH][value_dim] a stretch: unpacked
+    float *keys, *values;                // [dim][16] a tile, [STRETCH][value_step] a stretch: unpacked
     int32_t positions[MAX_ITEM_TOKENS];  // of the item's tokens
     int32_t begins[MAX_ITEM_TOKENS];     // first position that a token sees
     int32_t ends[MAX_ITEM_TOKENS];       // past the last position that it sees
@@ -128,6 +129,8 @@ inline void all_scores(const Queries &s, const VisibleRange *ranges, int count, 
     }
 }
 
+#include "latent.h"
+
 // Weights are powers of two relative to the largest score, or to an earlier one that is at most LITTLE less: they stay
 // well inside the range of float32, and earlier sums need not be rescaled for every small increase.
 inline void rescale_to_maximum(const Queries &s, int query, float most) {
@@ -190,10 +193,10 @@ inline void gather_values(const Queries &s, const VisibleRange *ranges, const St
     for (int tile = 0; tile < stretch.count; ++tile) {
         if (leads) fetch_tile(stretch.key_bytes, stretch.tiles[tile].next);
         const int begin = ranges[0].begin_in(stretch.tiles[tile]), end = ranges[0].end_in(stretch.tiles[tile]);
-        const Number *row = reinterpret_cast<const Number *>(stretch.tiles[tile].values) + begin * s.value_dim + d;
+        const Number *row = reinterpret_cast<const Number *>(stretch.tiles[tile].values) + begin * s.value_step + d;
         const float *p[N];
         QUIRE_UNROLL for (int n = 0; n < N; ++n) p[n] = s.weights(ranges[n].query, tile);
-        for (int key = begin; key < end; ++key, row += s.value_dim) {
+        for (int key = begin; key < end; ++key, row += s.value_step) {
             if constexpr (N < WIDTH) {  // the smaller operand stays in registers
                 W weight[N];
                 QUIRE_UNROLL for (int n = 0; n < N; ++n) weight[n] = set1<W>(p[n][key]);
@@ -292,6 +295,7 @@ inline void score_tile(const KvCache &c, const Queries &s, const VisibleRange *r
                        int i) {
     while (count && !ranges[0].sees(tile)) ++ranges, --count;
     while (count && !ranges[count - 1].sees(tile)) --count;
+    if (c.is_latent()) return score_latents(c, s, ranges, count, tile, i);
     if (c.keys.format == KvFormat::F16)
         return all_scores(s, ranges, count, reinterpret_cast<const uint16_t *>(tile.keys), i);
     if (c.keys.format == KvFormat::F32)
@@ -300,13 +304,18 @@ inline void score_tile(const KvCache &c, const Queries &s, const VisibleRange *r
     all_scores(s, ranges, count, s.keys, i);
 }
 
-inline void add_values(const KvCache &c, const Queries &s, const VisibleRange *ranges, int count, Stretch &stretch) {
-    if (c.values.format == KvFormat::F16) return add_values_of<uint16_t>(s, ranges, count, stretch);
-    for (int i = 0; i < stretch.count && c.values.format != KvFormat::F32; ++i) {
-        float *unpacked = s.values + static_cast<size_t>(TILE) * i * s.value_dim;
+inline void unpack_stretch(const KvCache &c, const Queries &s, Stretch &stretch) {
+    if (c.values.format == KvFormat::F16 || c.values.format == KvFormat::F32) return;
+    for (int i = 0; i < stretch.count; ++i) {
+        float *unpacked = s.values + static_cast<size_t>(TILE) * i * s.value_step;
         unpack_values(c.values, stretch.tiles[i].values, unpacked);
         stretch.tiles[i].values = reinterpret_cast<const uint8_t *>(unpacked);
     }
+}
+
+inline void add_values(const KvCache &c, const Queries &s, const VisibleRange *ranges, int count, Stretch &stretch) {
+    if (c.values.format == KvFormat::F16) return add_values_of<uint16_t>(s, ranges, count, stretch);
+    if (!c.is_latent()) unpack_stretch(c, s, stretch);
     add_values_of<float>(s, ranges, count, stretch);
 }
 
@@ -353,9 +362,10 @@ inline void walk(const AttendArgs &a, const AttendItem &item, const Queries &s, 
         index += stretch.count;
         const int count = find_visible(s, w, stretch, ranges);
         if (count == 0) continue;
+        if (c.is_latent()) unpack_stretch(c, s, stretch);  // for the scores, too
         for (int i = 0; i < stretch.count; ++i) {
             if (is_first && i + 1 < stretch.count) fetch_tile(stretch.key_bytes, stretch.tiles[i + 1].keys);
-            fetch_tile(stretch.value_bytes, stretch.tiles[i].values);
+            if (!c.is_latent()) fetch_tile(stretch.value_bytes, stretch.tiles[i].values);
             score_tile(c, s, ranges, count, stretch.tiles[i], i);
         }
         for (int i = 0; is_adjusted && i < count; ++i)
@@ -392,7 +402,7 @@ inline void load_queries(const AttendArgs &a, const AttendItem &item, Queries &s
 }
 
 inline void store_query(const AttendArgs &a, const Queries &s, int query, int token, int column) {
-    const int dim = a.cache.values.dim;
+    const int dim = a.cache.value_dim();
     float *seen = s.seen_of(query);
     const F8 total = set1(s.total[query]);
     for (int d = 0; d < s.value_dim; d += LANES) store(seen + d, load(seen + d) / total);
@@ -406,7 +416,7 @@ inline void store_queries(const AttendArgs &a, const AttendItem &item, const Que
     for (int i = 0; i < item.num_tiles; ++i)
         for (int token = item.tiles[i].begin; token < item.tiles[i].end; ++token)
             for (int head = 0; head < item.num_heads; ++head, ++query)
-                store_query(a, s, query, token, (item.kv_head * a.group + item.first_head + head) * a.cache.values.dim);
+                store_query(a, s, query, token, (item.kv_head * a.group + item.first_head + head) * a.cache.value_dim());
 }
 
 // Removes the blocks that none of the walk's tokens sees.
@@ -433,12 +443,13 @@ inline Walk own_walk(const AttendArgs &a, const AttendItem &item, const Queries 
 
 void attend(const AttendArgs &a, const AttendItem &item, float *scratch) {
     const size_t dim = static_cast<size_t>(a.cache.keys.padded_dim());
-    const size_t value_dim = static_cast<size_t>(a.cache.values.padded_dim());
+    const size_t value_dim = static_cast<size_t>(a.cache.padded_value_dim());
     Queries s{};
     s.dim = static_cast<int>(dim), s.value_dim = static_cast<int>(value_dim), s.num_heads = item.num_heads;
+    s.value_step = a.cache.values.padded_dim();
     s.keys = scratch;
     s.values = s.keys + TILE * dim;
-    s.q = s.values + STRETCH * value_dim;
+    s.q = s.values + STRETCH * static_cast<size_t>(s.value_step);
     s.seen = s.q + MAX_QUERIES * dim;
     s.p = s.seen + MAX_QUERIES * value_dim;
     s.most = s.p + MAX_QUERIES * STRETCH;

@@ -113,7 +113,8 @@ class Attend final : public Instruction {
         const int num_bundles = static_cast<int>(program_.bundles().size()), threads = program_.pool().size();
         const double tokens = static_cast<double>(step.num_tokens) / num_bundles;
         double least = 0.0;
-        for (int heads = std::min(args_.group, MAX_ITEM_HEADS); heads >= 1; --heads) {
+        const int most = args_.cache.is_latent() ? MAX_QUERIES / program_.bundle_tokens() : MAX_ITEM_HEADS;
+        for (int heads = std::min(args_.group, most); heads >= 1; --heads) {
             const int items = num_bundles * args_.cache.num_heads() * parts(args_.group, heads);
             const double cost = parts(items, threads) * (1.5 + heads * tokens);
             if (least == 0.0 || cost < least) least = cost, heads_ = heads;
@@ -170,6 +171,7 @@ class Attend final : public Instruction {
             const size_t size = plane->tile_bytes() * plane->tiles;
             for (size_t at = 0; at < size; at += 64) prefetch(first + at);
             fetched += size;
+            if (c.is_latent()) break;
         }
         return fetched;
     }
@@ -353,7 +355,7 @@ void Program::rope(View x, View cos, View sin, int head_dim, bool interleaved) {
 void Program::write_kv(int id, View k, View v) {
     const KvCache c = cache(id);
     const Rows keys = rows(k), values = rows(v);
-    require(keys.data && values.data && k.dim == c.num_heads() * c.keys.dim && v.dim == c.num_heads() * c.values.dim,
+    require(keys.data && values.data && k.dim == c.key_width() && v.dim == c.value_width(),
             "write_kv: not the width of the cache");
     append_token_wise(false, [this, c, keys, values](const Step &step, int begin, int end) {
         kernels_.write_kv(c, step.slots, keys, values, begin, end);
@@ -364,11 +366,50 @@ void Program::attend(int id, View q, const AttendExtras &extras, View out, int o
     const KvCache c = cache(id);
     const int kv_dim = c.num_heads() * c.keys.dim;
     require(q.dim % kv_dim == 0, "attend: not a whole number of heads");
-    const int group = q.dim / kv_dim, width = group * c.num_heads() * c.values.dim;
+    const int group = q.dim / kv_dim, width = group * c.num_heads() * c.value_dim();
     require(!out.given() || out.dim == width, "attend: the output has another width than the values");
     AttendArgs args{};
     args.cache = c, args.q = rows(q), args.group = group, args.out = {rows(out), quants(out_quants, width)};
     append_attend(args, extras, false);
+}
+
+void Program::place_heads(View x, View out, int num_heads, int offset) {
+    const Rows from = rows(x), to = rows(out);
+    require(from.data && to.data && num_heads > 0, "place_heads: an operand is missing");
+    const int width = x.dim / num_heads, step = out.dim / num_heads;
+    require(x.dim == width * num_heads && out.dim == step * num_heads && offset >= 0 && offset + width <= step,
+            "place_heads: heads do not fit");
+    require(at_logits(x) == at_logits(out), "place_heads: rows of tokens and of logits");
+    append_token_wise(at_logits(x), [=](const Step &, int begin, int end) {
+        for (int token = begin; token < end; ++token)
+            for (int head = 0; head < num_heads; ++head)
+                std::copy_n(from.row(token) + head * width, width, to.row(token) + head * step + offset);
+    });
+}
+
+// Each head of x times its own rows of the matrix, which begin with a panel. The products of a head are the first
+// `columns` of its part of the output.
+void Program::multiply_heads(int id, int num_heads, int columns, View x, View out) {
+    const Matrix m = matrix(id);
+    const Rows from = rows(x), to = rows(out);
+    require(from.data && to.data && num_heads > 0, "multiply_heads: an operand is missing");
+    const int step = out.dim / num_heads, panels = parts(columns, LANES);
+    require(columns > 0 && columns <= step && out.dim == step * num_heads && x.dim == m.cols * num_heads,
+            "multiply_heads: heads do not fit");
+    require(!is_quantized(m.format) && m.rows == panels * LANES * num_heads, "multiply_heads: the matrix does not fit");
+    const bool narrow = at_logits(out);
+    require(at_logits(x) == narrow, "multiply_heads: rows of tokens and of logits");
+    Products products;
+    for (int head = 0; head < num_heads; ++head) {
+        const Matrix part{m.format, columns, m.cols, m.panel(head * panels), m.panel_bytes};
+        products.add({part, nullptr, {from.data + head * m.cols, from.stride}, {}, {to.data + head * step, to.stride}, {}});
+    }
+    append(std::make_unique<Shared>(
+        [products, narrow](const Step &step) { return products.num_items(step.count(narrow)); },
+        [this, products, narrow](const Step &step, int begin, int end) {
+            products.run(*this, begin, end, step.count(narrow), nullptr);
+        },
+        [products](int item) { return products.weights(item); }));
 }
 
 // Keys and values go to a cache that lasts for a step, so that all attention is computed by the same kernel.
@@ -397,7 +438,7 @@ void Program::append_attend(AttendArgs args, const AttendExtras &extras, bool is
     const int table = extras.distances < 0 ? heads : at_vector(extras.distances).count;
     require(table % heads == 0 && table / heads % 2 == 1, "attend: distances are 2 * reach + 1 for each head");
     require(args.q.data && (args.out.rows.data || args.out.quants.values), "attend: an operand is missing");
-    require(!args.out.quants.values || c.values.dim % BLOCK == 0, "attend: heads are not whole blocks");
+    require(!args.out.quants.values || c.value_dim() % BLOCK == 0, "attend: heads are not whole blocks");
     args.scale = extras.scale, args.softcap = extras.softcap;
     args.sinks = vector(extras.sinks, heads), args.slopes = vector(extras.slopes, heads);
     args.distances = vector(extras.distances, table), args.reach = table / heads / 2;

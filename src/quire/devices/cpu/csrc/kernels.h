@@ -169,8 +169,8 @@ struct Kernels {
 
 // Floats of scratch memory that `attend` needs.
 inline size_t attend_scratch(const KvCache &c) {
-    const size_t key = static_cast<size_t>(c.keys.padded_dim()), value = static_cast<size_t>(c.values.padded_dim());
-    return TILE * key + STRETCH * value + MAX_QUERIES * (key + value + STRETCH + 2);
+    const size_t key = static_cast<size_t>(c.keys.padded_dim()), row = static_cast<size_t>(c.values.padded_dim());
+    return TILE * key + STRETCH * row + MAX_QUERIES * (key + c.padded_value_dim() + STRETCH + 2);
 }
 
 }  // namespace quire

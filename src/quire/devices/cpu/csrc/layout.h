@@ -78,12 +78,21 @@ struct KvPlane {
 };
 
 // K and V of one layer, and which keys a query reads: the last `window` (0: all), of its own `chunk` (0: one chunk).
+// In latent attention all heads share one key; its first `latent_dim` numbers are the value, too. Both planes are the
+// same memory then, in the layout of values.
 struct KvCache {
     KvPlane keys, values;
     int window, chunk;
     int num_blocks, block_tokens;
+    int latent_dim;  // 0: keys and values are separate
 
+    bool is_latent() const { return latent_dim > 0; }
+    int value_dim() const { return is_latent() ? latent_dim : values.dim; }
+    int padded_value_dim() const { return (value_dim() + LANES - 1) / LANES * LANES; }
     int num_heads() const { return keys.num_heads; }
+    // Of what is written of a token: keys and values of all heads, or a latent and its rotated part.
+    int key_width() const { return is_latent() ? latent_dim : keys.num_heads * keys.dim; }
+    int value_width() const { return is_latent() ? values.dim - latent_dim : values.num_heads * values.dim; }
     int tiles() const { return (block_tokens + TILE - 1) / TILE; }
     int first_visible(int position) const {
         const int by_window = window && position >= window ? position + 1 - window : 0;

@@ -124,9 +124,9 @@ PackedBytes panels_of(nb::handle self, int id) {
 
 void store_kv(Program &program, int cache, const Ints &slots, const FloatRows &k, const FloatRows &v) {
     const KvCache c = program.cache(cache);
-    const size_t heads = static_cast<size_t>(c.num_heads());
-    require(k.shape(0) == slots.shape(0) && k.shape(1) == heads * c.keys.dim, "store_kv: not the width of the cache");
-    require(v.shape(0) == slots.shape(0) && v.shape(1) == heads * c.values.dim, "store_kv: not the width of the cache");
+    const size_t key_width = static_cast<size_t>(c.key_width()), value_width = static_cast<size_t>(c.value_width());
+    require(k.shape(0) == slots.shape(0) && k.shape(1) == key_width, "store_kv: not the width of the cache");
+    require(v.shape(0) == slots.shape(0) && v.shape(1) == value_width, "store_kv: not the width of the cache");
     program.store_kv(cache, slots.data(), k.data(), v.data(), size(slots.shape(0)));
 }
 
@@ -248,6 +248,18 @@ void bind_instructions(nb::class_<Program> &program) {
         },
         "q"_a, "k"_a, "v"_a, "num_heads"_a, "window"_a, "scale"_a, "softcap"_a, "sinks"_a, "slopes"_a, "distances"_a,
         "out"_a, "quants"_a);
+    program.def(
+        "place_heads",
+        [](Program &p, const Columns &x, const Columns &out, int num_heads, int offset) {
+            p.place_heads(view(x), view(out), num_heads, offset);
+        },
+        "x"_a, "out"_a, "num_heads"_a, "offset"_a);
+    program.def(
+        "multiply_heads",
+        [](Program &p, int matrix, int num_heads, int columns, const Columns &x, const Columns &out) {
+            p.multiply_heads(matrix, num_heads, columns, view(x), view(out));
+        },
+        "matrix"_a, "num_heads"_a, "columns"_a, "x"_a, "out"_a);
     program.def("call", &Program::call, "index"_a, "at_logits"_a);
     program.def(
         "product",
@@ -326,6 +338,12 @@ void bind_program(nb::module_ &m) {
             return p.add_cache({kv_format(kv), heads, key_dim, value_dim, window, chunk});
         },
         "format"_a, "num_heads"_a, "key_dim"_a, "value_dim"_a, "window"_a, "chunk"_a);
+    program.def(
+        "latent_cache",
+        [](Program &p, const std::string &kv, int dim, int rope_dim) {
+            return p.add_cache({kv_format(kv), 1, dim + rope_dim, dim + rope_dim, 0, 0, dim});
+        },
+        "format"_a, "dim"_a, "rope_dim"_a);
     program.def(
         "multiply_with",
         [](Program &p, const std::string &f, const std::string &name) { p.multiply_with(format(f), variant(name)); },

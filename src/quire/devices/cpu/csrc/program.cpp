@@ -161,16 +161,22 @@ int Program::add_quants(int dim, bool for_logits) {
 int Program::add_cache(const CacheSpec &spec) {
     require(spec.num_heads > 0 && spec.key_dim > 0 && spec.value_dim > 0, "a cache has heads and dimensions");
     require(spec.window >= 0 && spec.chunk >= 0, "a window and a chunk have positions");
+    require(spec.latent_dim >= 0 && (!spec.latent_dim || (spec.num_heads == 1 && spec.key_dim == spec.value_dim)),
+            "latents are the keys of one head, and its values");
+    require(spec.latent_dim < spec.key_dim && (spec.format != KvFormat::Q8 || spec.latent_dim % BLOCK == 0),
+            "a latent is whole blocks, and shorter than its key");
     require(spec.format != KvFormat::Q8 || (spec.key_dim % BLOCK == 0 && spec.value_dim % BLOCK == 0),
             "the KV cache cannot be q8_0: heads are no whole blocks of 32");
     const int tiles = (bounds_.block_tokens + TILE - 1) / TILE;
     KvCache c{{spec.format, spec.num_heads, spec.key_dim, tiles, nullptr},
               {spec.format, spec.num_heads, spec.value_dim, tiles, nullptr},
-              spec.window, spec.chunk, bounds_.num_blocks, bounds_.block_tokens};
-    for (KvPlane *plane : {&c.keys, &c.values}) {
-        cache_memory_.emplace_back(plane->block_bytes() * c.num_blocks);
-        num_bytes_ += plane->block_bytes() * c.num_blocks;
-        plane->data = cache_memory_.back().data();
+              spec.window, spec.chunk, bounds_.num_blocks, bounds_.block_tokens, spec.latent_dim};
+    for (KvPlane *plane : {&c.values, &c.keys}) {
+        if (plane == &c.values || !c.is_latent()) {
+            cache_memory_.push_back({Pages(plane->block_bytes() * c.num_blocks), plane->block_bytes()});
+            num_bytes_ += plane->block_bytes() * c.num_blocks;
+        }
+        plane->data = cache_memory_.back().pages.data();
     }
     caches_.push_back(c);
     return index_of_last(caches_.size());
@@ -179,7 +185,7 @@ int Program::add_cache(const CacheSpec &spec) {
 KvCache Program::row_cache(int num_heads, int key_dim, int value_dim, int window) {
     const int num_blocks = (bounds_.max_tokens + TILE - 1) / TILE + bounds_.max_rows;
     KvCache c{{KvFormat::F32, num_heads, key_dim, 1, nullptr}, {KvFormat::F32, num_heads, value_dim, 1, nullptr},
-              window, 0, num_blocks, TILE};
+              window, 0, num_blocks, TILE, 0};
     for (const RowCache &r : row_caches_)
         if (r.num_heads == num_heads && r.key_dim == key_dim && r.value_dim == value_dim)
             c.keys.data = r.keys.data(), c.values.data = r.values.data();
@@ -253,9 +259,9 @@ void Program::store_kv(int id, const int32_t *slots, const float *k, const float
     const KvCache c = cache(id);
     for (int i = 0; i < num_tokens; ++i)
         require(slots[i] >= 0 && slots[i] < c.num_blocks * c.block_tokens, "a slot is outside the cache");
-    const size_t heads = static_cast<size_t>(c.num_heads());
+    const size_t key_width = static_cast<size_t>(c.key_width()), value_width = static_cast<size_t>(c.value_width());
     std::lock_guard<std::mutex> lock(turn_);
-    kernels_.write_kv(c, slots, {const_cast<float *>(k), heads * c.keys.dim}, {const_cast<float *>(v), heads * c.values.dim}, 0, num_tokens);
+    kernels_.write_kv(c, slots, {const_cast<float *>(k), key_width}, {const_cast<float *>(v), value_width}, 0, num_tokens);
 }
 
 // Releases blocks that will not be read before they are written. Neighbours are joined: a page may hold parts of two.
@@ -267,11 +273,9 @@ size_t Program::release_blocks(const int32_t *blocks, int count) {
     size_t released = 0;
     for (int first = 0, past = 0; first < count; first = past) {
         for (past = first + 1; past < count && blocks[past] == blocks[past - 1] + 1;) ++past;
-        for (size_t i = 0; i < cache_memory_.size(); ++i) {
-            const size_t size = (i % 2 ? caches_[i / 2].values : caches_[i / 2].keys).block_bytes();
-            released += cache_memory_[i].give_back(size * static_cast<size_t>(blocks[first]),
-                                                   size * (static_cast<size_t>(blocks[past - 1]) + 1));
-        }
+        for (CacheMemory &memory : cache_memory_)
+            released += memory.pages.give_back(memory.block_bytes * static_cast<size_t>(blocks[first]),
+                                               memory.block_bytes * (static_cast<size_t>(blocks[past - 1]) + 1));
     }
     return released;
 }
@@ -356,7 +360,8 @@ void Program::copy_blocks(const Step &s) {
                 for (int tile = 0; tile * TILE < copy[2]; ++tile) {
                     const size_t count = static_cast<size_t>(std::min(TILE, copy[2] - tile * TILE));
                     const KvPlane &k = c.keys, &v = c.values;
-                    copy_keys(k, k.tile_at(copy[0], head, tile), k.tile_at(copy[1], head, tile), count);
+                    if (!c.is_latent())
+                        copy_keys(k, k.tile_at(copy[0], head, tile), k.tile_at(copy[1], head, tile), count);
                     copy_values(v, v.tile_at(copy[0], head, tile), v.tile_at(copy[1], head, tile), count);
                 }
         }
@@ -370,7 +375,7 @@ void Program::cut_queries(const Step &s) {
     const int num_heads = caches_.empty() ? 1 : caches_[0].num_heads();
     const int whole = caches_.empty() ? 1 : caches_[0].stretch_blocks();
     const int64_t share = static_cast<int64_t>(s.num_tokens) * num_heads / (ITEMS_OF_THREAD * pool_->size());
-    const int most = static_cast<int>(std::clamp<int64_t>(share, 1, MAX_ITEM_TOKENS));
+    const int most = bundle_tokens_ = static_cast<int>(std::clamp<int64_t>(share, 1, MAX_ITEM_TOKENS));
     std::vector<bool> is_cut(static_cast<size_t>(s.num_rows));
     for (int i = 0, room = 0; i < s.num_grouped; ++i) {
         const int32_t *m = s.groups + 3 * static_cast<size_t>(i);

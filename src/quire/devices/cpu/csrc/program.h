@@ -65,6 +65,7 @@ struct View {
 struct CacheSpec {
     KvFormat format;
     int num_heads, key_dim, value_dim, window, chunk;
+    int latent_dim = 0;  // see KvCache
 };
 
 // Queries, keys and values of one step, and the sizes of bidirectional attention over them.
@@ -241,6 +242,8 @@ class Program {
     void rope(View x, View cos, View sin, int head_dim, bool interleaved);
     void write_kv(int cache, View k, View v);
     void attend(int cache, View q, const AttendExtras &extras, View out, int quants);
+    void place_heads(View x, View out, int num_heads, int offset);  // heads of x go to columns of heads of out
+    void multiply_heads(int matrix, int num_heads, int columns, View x, View out);
     void attend_bidirectional(const RowOperands &operands, const AttendExtras &extras, View out, int quants);
     void product(const std::vector<int> &matrices, const std::vector<int> &biases, View x, int quants, View out,
                  View residual);
@@ -265,6 +268,7 @@ class Program {
     Pool &pool() const { return *pool_; }
     const Bounds &bounds() const { return bounds_; }
     const std::vector<Bundle> &bundles() const { return bundles_; }
+    int bundle_tokens() const { return bundle_tokens_; }  // at most
     const QueryTile *tiles_of(const Bundle &bundle) const { return query_tiles_.data() + bundle.first; }
     const RowTables &row_tables() const { return row_tables_; }
     void fall_back(const Step &step, int index);
@@ -291,6 +295,10 @@ class Program {
     struct Vector {
         int count;
         Memory memory;
+    };
+    struct CacheMemory {
+        Pages pages;
+        size_t block_bytes;
     };
     // Keys and values of one step. Layers of the same shape use it one after the other.
     struct RowCache {
@@ -332,7 +340,7 @@ class Program {
     std::vector<Matrix> matrices_;
     Arena weights_;
     std::vector<std::shared_ptr<const void>> owners_;  // of matrices in memory with another owner
-    std::vector<Pages> cache_memory_;  // keys and values of each cache in turn
+    std::vector<CacheMemory> cache_memory_;  // keys and values of each cache
     std::vector<Memory> scratch_;
     std::vector<Vector> vectors_;
     std::vector<Buffer> rows_, quants_;
@@ -340,6 +348,7 @@ class Program {
     std::vector<std::unique_ptr<Instruction>> instructions_;
     std::vector<QueryTile> query_tiles_;
     std::vector<Bundle> bundles_;
+    int bundle_tokens_ = 1;
     std::vector<RowCache> row_caches_;
     RowTables row_tables_;
     std::exception_ptr failure_;  // of the step's first call that threw

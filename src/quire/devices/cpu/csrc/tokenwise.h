@@ -201,7 +201,27 @@ inline void put(const KvPlane &c, uint8_t *place, int lane, const float *numbers
     }
 }
 
+// Stores some columns of a row in the layout of values, from `first` on.
+inline void put_columns(const KvPlane &c, uint8_t *place, int lane, const float *numbers, int first, int count) {
+    const size_t at = static_cast<size_t>(lane) * c.padded_dim() + first;
+    if (c.format == KvFormat::F32)
+        std::memcpy(reinterpret_cast<float *>(place) + at, numbers, sizeof(float) * count);
+    else if (c.format == KvFormat::Q8)
+        put_blocks(numbers, count, reinterpret_cast<int8_t *>(place) + at, 1,
+                   c.scales_of(place) + lane * c.scales() + first / BLOCK, 1);
+    else
+        put_halves(c.format == KvFormat::BF16, numbers, count, reinterpret_cast<uint16_t *>(place) + at, 1);
+}
+
+// In latent attention k is the latent, and v the rotated part of the key.
 void write_kv(const KvCache &c, const int32_t *slots, Rows k, Rows v, int begin, int end) {
+    for (int token = begin; token < end && c.is_latent(); ++token) {
+        const int offset = slots[token] % c.block_tokens, lane = offset % TILE;
+        uint8_t *place = c.values.tile_at(slots[token] / c.block_tokens, 0, offset / TILE);
+        put_columns(c.values, place, lane, k.row(token), 0, c.latent_dim);
+        put_columns(c.values, place, lane, v.row(token), c.latent_dim, c.values.dim - c.latent_dim);
+    }
+    if (c.is_latent()) return;
     for (int token = begin; token < end; ++token) {
         const int block = slots[token] / c.block_tokens, offset = slots[token] % c.block_tokens;
         for (int head = 0; head < c.num_heads(); ++head) {
