@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from quire.devices.base import LoweringOptions
+from quire.devices.cuda import host_experts
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.host_experts import STEPS, HostExperts
 from quire.devices.cuda.program import CudaProgram
+from quire.devices.facts import DeviceUnavailable
 from quire.ops.batch import Batch
 from tests.devices.cuda.expert_graphs import LIMITS, ExpertModel, batch_of
 from tests.devices.interpreted import on_gpu
@@ -114,6 +116,12 @@ def test_auto_uses_host_memory_only_if_the_model_does_not_fit(place: str):
         program = SmallDevice(place, room=room).lower(model.draw(), model.weights, limits, options)
         on_host.append(0 if program.hosted is None else len(program.hosted.layers[0].linear.inward.host))
     assert on_host[0] == 0 and 3 <= on_host[1] <= 5 and on_host[2] == model.num_experts
+
+
+def test_experts_that_no_memory_holds_are_refused(place: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(host_experts, "host_bytes", lambda: 1000)
+    with pytest.raises(DeviceUnavailable, match="would be in host memory, which has room for"):
+        lowered(MODELS["mxfp4"], place, 0.5)
 
 
 def test_it_says_how_much_is_where(place: str, caplog: pytest.LogCaptureFixture):
