@@ -50,7 +50,7 @@ class GroupedMoeConfig(MoeConfig):
                 f"{found.top} of {found.num_experts} experts cannot be chosen from {found.top_groups} of "
                 f"{found.groups} groups ({'expert_group_count' if is_gguf else 'n_group'})."
             )
-        return replace(found, sparse=_listed(values, found.num_layers) or found.sparse)
+        return replace(found, sparse=listed_layers(values, found.num_layers) or found.sparse)
 
     def complete(self, weights: dict[str, Weight]) -> Self:
         """Early GGUF files do not name the scoring: those with a correction have sigmoid."""
@@ -72,7 +72,7 @@ def _from_config(c: Values) -> dict[str, Any]:
     return {"scoring": c.text("scoring_func", SIGMOID), "groups": groups[0], "top_groups": groups[1]}
 
 
-def _listed(c: Values, num_layers: int) -> tuple[bool, ...] | None:
+def listed_layers(c: Values, num_layers: int) -> tuple[bool, ...] | None:
     """Whether each layer has experts, if the file lists it."""
     kinds = c.texts("mlp_layer_types")
     if kinds is not None and (len(kinds) != num_layers or not {*kinds} <= {DENSE, SPARSE}):
