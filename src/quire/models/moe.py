@@ -95,7 +95,6 @@ def has_shared(c: MoeConfig, layer: int) -> bool:
     return c.sparse[layer] and c.shared_ffn > 0
 
 
-# GGUF files with the rows of gate and up in one stack
 SHAPES = {
     "gate": ("experts", "expert_ffn", "hidden"),
     "up": ("experts", "expert_ffn", "hidden"),
@@ -104,8 +103,11 @@ SHAPES = {
 HALVES = (part(0, "expert_ffn", "expert_ffn"), part(1, "expert_ffn", "expert_ffn"))
 CORRECTION = Stored("exp_probs_b", kind="bias")
 # GGUF files may have gate and up in one stack.
-FUSED_GATE_UP: Layouts = {"ffn_gate_up_exps.weight": {f"experts.{word}": Stored("ffn_gate_up_exps", rows)
-                                      for word, rows in zip(("gate", "up"), HALVES, strict=True)}}  # fmt: skip
+FUSED_GATE_UP: Layouts = {
+    "ffn_gate_up_exps.weight": {
+        f"experts.{word}": Stored("ffn_gate_up_exps", rows) for word, rows in zip(("gate", "up"), HALVES, strict=True)
+    }
+}
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
