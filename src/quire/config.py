@@ -12,6 +12,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from quire.types.expert_memory import expert_bytes_on_host
 from quire.types.formats import ACTIVATION_FORMATS, AUTO, CONVERSIONS, KV_FORMATS, listed
 from quire.types.setting import BadSetting, Setting, setting
 
@@ -139,6 +140,11 @@ class WeightsConfig:
         None,
         f"What matrices become when a GPU loads them: {listed(CONVERSIONS)}. None: they stay as they are.",
         choices=tuple(CONVERSIONS),
+    )
+    experts_on_host: str = setting(
+        AUTO,
+        "On a GPU: GB of a model's experts that are kept in host memory, from where the GPU reads them; those in use "
+        "move to the GPU. auto: as few as needed for the model to fit. off: none.",
     )
     lowered_gb: float = setting(
         20.0,
@@ -295,6 +301,7 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
     for section in fields(Config):
         mine = {name: value for name, value in values.items() if declared[name].section == section.name}
         config = replace(config, **{section.name: replace(getattr(config, section.name), **mine)})
+    expert_bytes_on_host(config.weights.experts_on_host)  # refuses what it cannot read
     if config.scheduler.max_step_tokens < config.scheduler.max_rows:
         raise BadSetting(
             f"max_step_tokens is {config.scheduler.max_step_tokens} and max_rows is {config.scheduler.max_rows}. Every "

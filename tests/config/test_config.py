@@ -46,6 +46,9 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_default():
         ("host", 7, "text"),
         ("block_tokens", "17", "choose from"),
         ("pressure", "panic", "choose from evict, queue, reject"),
+        ("experts_on_host", "some", "auto, off or a number of GB"),
+        ("experts_on_host", "-1", "auto, off or a number of GB"),
+        ("experts_on_host", "nan", "auto, off or a number of GB"),
         ("no_such", "1", "no setting"),
     ],
 )

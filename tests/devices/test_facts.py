@@ -174,3 +174,22 @@ def test_the_help_of_kv_dtype_agrees_with_the_facts():
         assert f"{found.kv_formats[0]} {where}" in setting.help
         for name, each in KV_FORMATS.items():
             assert (name in found.kv_formats) == (where in each.help or not each.help)
+
+
+def test_experts_can_be_in_host_memory_only_beside_a_device_with_its_own():
+    cuda, cpu = device_facts("cuda"), device_facts("cpu")
+    assert [cuda.expert_bytes_on_host(value) for value in ("auto", "off", "1.5")] == [None, 0, 1_500_000_000]
+    assert [cpu.expert_bytes_on_host(value) for value in ("auto", "off", "0")] == [0, 0, 0]
+    with pytest.raises(BadSetting, match=r"computes in host memory.*Leave it out") as caught:
+        cpu.expert_bytes_on_host("8")
+    assert caught.value.field == "experts_on_host"
+
+
+def test_stacks_that_a_gpu_packs_take_the_bytes_of_the_format_in_its_facts():
+    packing = pytest.importorskip("quire.devices._triton.packing")
+    stack_formats = device_facts("cuda").stack_formats
+    assert set(stack_formats) == {name.removesuffix("_128") for name in packing.PACKED}
+    for name, resident in stack_formats.items():
+        if name != "int4":
+            taken = packing.PACKED[name].num_bytes(64, 2048) / all_formats()[resident].bytes_for(64 * 2048)
+            assert 0.99 < taken < 1.04, name

@@ -19,6 +19,7 @@ from quire.types.errors import QuireError
 from quire.types.request import SamplingParams
 from quire.weights.checkpoint import open_checkpoint
 from quire.weights.random_weights import RandomTensor
+from tests.models.published_experts import WITH_EXPERTS
 
 pytestmark = pytest.mark.device
 
@@ -101,6 +102,19 @@ def test_drawing_and_sizing_a_model_reads_no_weights(tmp_path: Path, monkeypatch
     assert need.fixed_bytes > 700e9  # over 350 billion parameters of two bytes
     weights = draw(open_checkpoint(folder, "dummy")).weights
     assert all(weight.format == "bf16" for name, weight in weights.items() if not name.startswith("rope."))
+
+
+def test_the_need_of_a_model_with_experts_has_all_of_them(tmp_path: Path):
+    """In the formats of its configuration; what does not fit is refused before anything is made."""
+    needs, config = {}, load({"load_format": "dummy", "max_rows": 8}, {})
+    for name in ("Qwen3 30B A3B", "gpt-oss 20B"):
+        (tmp_path / name).mkdir()
+        folder = folder_with(WITH_EXPERTS[name], tmp_path / name)
+        needs[name] = need_of(folder, config, device_facts("cpu")).fixed_bytes
+    assert needs["Qwen3 30B A3B"] == pytest.approx(61.1e9, rel=0.02)
+    assert needs["gpt-oss 20B"] == pytest.approx(13.8e9, rel=0.03)  # experts 10.2, the rest in bf16
+    with pytest.raises(BadSetting, match=r"No memory is left for the KV cache: the model takes 6\d{4} MB"):
+        LLM(tmp_path / "Qwen3 30B A3B", load_format="dummy")
 
 
 def test_random_norms_are_near_one_and_other_weights_have_the_configured_deviation(small: Path):

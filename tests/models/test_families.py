@@ -72,7 +72,8 @@ def test_sizes_of_gemma_4_are_those_of_the_layer():
 @pytest.mark.parametrize(
     "change, named",
     [
-        ({"enable_moe_block": True, "num_experts": 8}, "enable_moe_block = True"),
+        ({"enable_moe_block": True, "num_experts": 8}, "top_k_experts"),
+        ({"enable_moe_block": True, "num_experts": 8, "top_k_experts": 9, "moe_intermediate_size": 8}, "top_k_experts"),
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention = 'all'"),
         ({"vocab_size_per_layer_input": 1000}, "vocab_size_per_layer_input = 1000"),
         ({"num_kv_shared_layers": 35}, "The last 35 layers"),

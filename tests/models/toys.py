@@ -161,7 +161,7 @@ def _gguf_arrays(toy: Toy, config: Any, conversion: Conversion) -> dict[str, np.
         made = conversion.tensor(name, tensor.array, config)
         arrays = {name: made} if isinstance(made, np.ndarray) else made or {}
         for each, array in arrays.items():
-            found = names.get_name(each, try_suffixes=(".weight", ".bias"))
+            found = names.get_name(each, try_suffixes=(".weight", ".bias", ".scale"))
             assert found is not None, f"the gguf package has no name for {each}"
             stored[found] = array
     return stored

@@ -9,7 +9,7 @@ import pytest
 
 from quire.config import BadSetting, Config
 from quire.devices.facts import device_facts
-from quire.graph.weight import Weight
+from quire.graph.weight import Transform, Weight
 from quire.runner.memory import (
     HOST_CONTEXTS,
     HOST_GROWTH,
@@ -74,6 +74,17 @@ def test_a_weight_takes_what_its_format_on_the_device_takes(device: str, format:
     assert resident_weight_bytes(Weight("w", (4, 32), format, tensor), device_facts(device)) == 4 * expected
 
 
+@pytest.mark.parametrize("format, expected", [("q8_0", 34), ("mxfp4", 17), ("q4_0", 18), ("iq4_nl", 34), ("bf16", 64)])
+def test_a_stack_of_experts_takes_what_it_takes_in_the_file_where_the_device_multiplies_it_as_stored(
+    format: str, expected: int
+) -> None:
+    num_bytes = {"bf16": 64, "iq4_nl": 18}.get(format, expected)
+    tensor = EncodedTensor("w", (3, 8, 32), format, np.zeros(3 * 8 * num_bytes, np.uint8))
+    half = Weight("w", (3, 4, 32), format, tensor, Transform(rows=np.arange(4)))
+    assert resident_weight_bytes(half, device_facts("cuda")) == 3 * 4 * expected
+    assert resident_weight_bytes(half, device_facts("cpu")) == 3 * 4 * num_bytes
+
+
 def test_a_block_of_q8_0_has_34_bytes_for_32_numbers_and_heads_must_fill_them() -> None:
     graph = make_toy("qwen2").draw().graph  # heads of 8
     for kv_dtype, expected in (("f32", 4), ("f16", 2), ("bf16", 2)):
@@ -84,3 +95,11 @@ def test_a_block_of_q8_0_has_34_bytes_for_32_numbers_and_heads_must_fill_them() 
         block_bytes(graph, small)
     wide = quantized_model("q4_1").graph  # heads of 32
     assert block_bytes(wide, small) == sum(spec.values_per_token for spec in wide.caches) * 16 * 34 // 32
+
+
+def test_experts_are_counted_as_stored() -> None:
+    stack = EncodedTensor.random("experts", (4, 256, 256), "q5_k", 0)
+    matrix = EncodedTensor.random("matrix", (256, 256), "q5_k", 0)
+    cuda = device_facts("cuda")
+    assert resident_weight_bytes(Weight("experts", stack.shape, "q5_k", stack), cuda) == stack.num_bytes
+    assert resident_weight_bytes(Weight("matrix", matrix.shape, "q5_k", matrix), cuda) == 2 * 256 * 256

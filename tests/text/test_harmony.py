@@ -13,6 +13,7 @@ from quire.text.output_format import constraint_of, output_format_of
 from quire.text.parsers.channels import CHANNELS
 from quire.text.prompts import encode_prompts
 from quire.text.template import ChatTemplate
+from quire.text.thinking import thinking_switches
 from quire.types.chat import ChatRequest, Choice, Ending, Tool, ToolChoice
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message, ToolCall
@@ -86,6 +87,10 @@ def test_an_answer_that_is_cut_off_has_no_marks(model_text: ModelText) -> None:
 )
 def test_the_effort_is_written_as_one_of_the_three_levels(model_text: ModelText, given: Any, written: str) -> None:
     assert f"Effort: {written}<|end|>" in prompt_of(model_text, template_variables={"reasoning_effort": given})
+
+
+def test_the_template_has_levels_of_thinking_but_no_switch() -> None:
+    assert thinking_switches(HARMONY) == (False, True)
 
 
 def test_an_effort_that_the_model_does_not_have_is_refused(model_text: ModelText) -> None:

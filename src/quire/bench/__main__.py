@@ -15,6 +15,7 @@ COMMANDS = {  # name -> module
     "core": "quire.bench.core",
     "cpu": "quire.bench.cpu",
     "architectures": "quire.bench.architectures",
+    "cpu-experts": "quire.bench.cpu_experts",
     "front": "quire.bench.front",
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",

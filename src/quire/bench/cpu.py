@@ -38,7 +38,7 @@ from quire.bench.figures.cpu_results import (
 )
 from quire.bench.figures.table import figure_table
 from quire.bench.load.sample_text import sample_text
-from quire.bench.load.stream_loads import StreamResults
+from quire.bench.load.stream_loads import StreamResults, StreamSizes
 from quire.bench.machine.description import describe_machine
 from quire.config import home_folder, load
 from quire.engine.model_files import read_model_text
@@ -88,7 +88,7 @@ def measure_cpu(facts: ModelFacts, sizes: CpuBenchSizes, tools: LlamaCppTools | 
     bench = _AllMeasurements(CpuBench(tools, say, sizes.num_repeats), facts, sizes)
     open_seconds, tokenizer_seconds = _open_seconds(facts.path)
     formats = bench.measure_formats()
-    streams, peer_streams = bench.measure_streams()
+    streams, peer_streams = bench.bench.measure_streams(facts, sizes.streams)
     starts, peer_starts = bench.measure_starts()
     accuracy = bench.measure_accuracy()
     return CpuResults(
@@ -130,6 +130,15 @@ class CpuBench:
         peer = self.with_peer(lambda tools: PeerRates(*map(tuple, tools.measure_single_stream(path, num_repeats))))
         return FormatResult(facts, ours, peer)
 
+    def measure_streams(self, facts: ModelFacts, sizes: StreamSizes) -> tuple[StreamsResult, StreamsResult | None]:
+        """Measure many streams of our engine, then of the peer."""
+        model, words = facts.path, facts.words
+        self.say(f"{sizes.num_streams} streams")
+        ours = StreamsResult(*run_in_child(measure_stream_loads, StreamResults, str(model), words, sizes))
+        if self.tools is not None:
+            self.say(f"{sizes.num_streams} streams of llama-server: minutes")
+        return ours, self.with_peer(lambda tools: StreamsResult(*tools.measure_stream_loads(model, words, sizes)))
+
 
 @dataclass(frozen=True, slots=True)
 class _AllMeasurements:
@@ -167,14 +176,6 @@ class _AllMeasurements:
             tuple(rate for turn in peer for rate in turn.prompt), tuple(rate for turn in peer for rate in turn.decode)
         )
         return FormatResult(facts, all_turns, all_peer_turns if peer else None)
-
-    def measure_streams(self) -> tuple[StreamsResult, StreamsResult | None]:
-        model, words, sizes = self.facts.path, self.facts.words, self.sizes.streams
-        self.bench.say(f"{sizes.num_streams} streams")
-        ours = StreamsResult(*run_in_child(measure_stream_loads, StreamResults, str(model), words, sizes))
-        if self.bench.tools is not None:
-            self.bench.say(f"{sizes.num_streams} streams of llama-server: minutes")
-        return ours, self.bench.with_peer(lambda tools: StreamsResult(*tools.measure_stream_loads(model, words, sizes)))
 
     def measure_starts(self) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
         self.bench.say("starts")

@@ -196,6 +196,7 @@ class LoweringOptions:
     tuned: Path | None = None  # folder of what was found fastest on this machine; None: there is none
     tune: bool = False  # find it in idle time, for the next start
     memory_share: float = 0.9  # of the device's memory, for all of a program
+    experts_on_host: int | None = 0  # bytes of experts to keep in host memory; None: as few as needed to fit
     kept: WeightCache | None = None  # packed weights of earlier lowerings; what it has need not be packed again
     precision: Precision = "native"  # "native": weights stay in the format of their file, and quantized ones are
     # multiplied with activations of 8 bits. "float": everything is float32, as the references compute.

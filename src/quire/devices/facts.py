@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 
 from quire.types.errors import QuireError
+from quire.types.expert_memory import expert_bytes_on_host
 from quire.types.formats import AUTO, KV_FORMATS
 from quire.types.setting import BadSetting
 
@@ -49,6 +50,7 @@ class DeviceFacts:
     memory: DeviceMemory
     kv_formats: tuple[str, ...]  # the default first
     weight_formats: Mapping[str, str]  # format in a file -> format in the device's memory, unless converted
+    stack_formats: Mapping[str, str] = field(default_factory=dict)  # of experts' matrices, where that differs
     conversions: tuple[str, ...] = ()  # values of `quantize`: formats that it can convert matrices to when loading
     fused_ops: frozenset[str] = frozenset()  # that it has kernels for, whatever their attributes (graph/passes/fuse.py)
     plan: str | None = None  # the module whose PLAN says how large its buffers of a step are
@@ -97,6 +99,21 @@ class DeviceFacts:
                 "model in a smaller format, such as a GGUF file.",
                 field="quantize",
             )
+
+    def expert_bytes_on_host(self, value: str) -> int | None:
+        """Resolve a value of the setting experts_on_host. A device that computes in host memory has no use for it."""
+        num_bytes = expert_bytes_on_host(value)
+        if self.has_own_memory or not num_bytes:
+            return num_bytes if self.has_own_memory else 0
+        raise BadSetting(
+            f"experts_on_host is {value!r}, and the device {self.name!r} computes in host memory: all experts are "
+            "there. Leave it out.",
+            field="experts_on_host",
+        )
+
+    def stack_format(self, name: str) -> str:
+        """Return the format in the device's memory of experts' matrices that have this format in a file."""
+        return self.stack_formats.get(name, self.weight_formats.get(name, name))
 
     def _check_kv_format(self, name: str) -> None:
         if name in self.kv_formats:

@@ -119,6 +119,7 @@ def lower(
         tuned=home_folder(config) / TUNED,
         tune=config.device.tune,
         memory_share=config.cache.memory_share,
+        experts_on_host=device.facts().expert_bytes_on_host(config.weights.experts_on_host),
         kept=kept,
     )
     program = device.lower(model.graph, model.weights, limits, options)

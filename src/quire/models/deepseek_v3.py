@@ -9,13 +9,19 @@ from quire.models.keys import ConfigKeys
 from quire.models.latent import BIASED, GGUF_KEYS, LatentConfig
 from quire.models.registry import architecture
 
+METHOD = "noaux_tc"
 V3_CONFIG = DEEPSEEK_CONFIG.override(
     reads=["norm_topk_prob", "rope_interleave", "num_nextn_predict_layers"],
     ignores=["mlp_bias"],
-    lacks=["topk_method"],
-    fixed={"topk_method": (None, "noaux_tc"), "scoring_func": (None, SIGMOID)},
+    fixed={"topk_method": (None, METHOD), "scoring_func": (None, SIGMOID)},
     defaults={
-        **{"scoring_func": SIGMOID, "norm_topk_prob": True, "routed_scaling_factor": 2.5, "num_experts": 256},
+        **{
+            "topk_method": METHOD,
+            "scoring_func": SIGMOID,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 2.5,
+            "num_experts": 256,
+        },
         **{"n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "moe_intermediate_size": 2048},
         **{"n_shared_experts": 1, "first_k_dense_replace": 3, "eos_token_id": 1, "num_nextn_predict_layers": 1},
     },

@@ -1,10 +1,11 @@
-"""Gemma 4, its dense text model: two kinds of heads, layers that share keys and values, embeddings for each layer."""
+"""Gemma 4, its text model: two kinds of heads, layers that share keys and values, embeddings for each layer."""
 
 from __future__ import annotations
 
 from quire.graph.graph import Cache, Graph, Layer, Value
 from quire.models.blocks import gated_mlp
 from quire.models.gemma4_config import KEYS, Gemma4Config
+from quire.models.gemma4_experts import EXPERT_NAMES, LAYOUTS, STACKED, with_experts
 from quire.models.llama import LLAMA_NAMES
 from quire.models.names import TensorName
 from quire.models.registry import architecture
@@ -30,7 +31,10 @@ NAMES = LLAMA.marked("attn.v", only=Gemma4Config.has_values, in_all=False).but(
         "inputs_table": _inputs("model.embed_tokens_per_layer", "per_layer_token_embd", "vocab", "inputs"),
         "inputs_linear": _inputs("model.per_layer_model_projection", "per_layer_model_proj", "inputs", "hidden"),
         "inputs_norm": _inputs("model.per_layer_projection_norm", "per_layer_proj_norm", "input"),
+        **EXPERT_NAMES,
     },
+    layouts=LAYOUTS,
+    stacked=STACKED,
     # some files have unused tensors for the keys of layers that share those of others
     ignored=r"\.self_attn\.[kv]_(proj|norm)\.weight$|^blk\.\d+\.attn_(k|v|k_norm)\.weight$",
 )
@@ -46,7 +50,7 @@ def gemma4(g: Graph, c: Gemma4Config) -> Value:
         h = _attend(g, c, layer, g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps), caches)
         x = g.add(x, g.rms_norm(h, layer["attn.post_norm"], eps=c.norm_eps))
         h = gated_mlp(g, layer, g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps), "gelu_tanh")
-        x = g.add(x, g.rms_norm(h, layer["mlp.post_norm"], eps=c.norm_eps))
+        x = g.add(x, g.rms_norm(with_experts(g, c, layer, x, h), layer["mlp.post_norm"], eps=c.norm_eps))
         if inputs is not None:
             h = g.activation(g.linear(x, layer["inputs.gate"]), "gelu_tanh")
             h = g.multiply(h, g.columns(inputs, layer.index * c.input_dim, c.input_dim))

@@ -16,15 +16,16 @@ from quire.models.values import Values
 
 ROPES = RopeRules(by_layer_type=True)
 PROPORTIONAL = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0}
+EXPERTS = ("num_experts", "top_k_experts", "moe_intermediate_size")
+GGUF_EXPERTS = ("expert_count", "expert_used_count", "expert_feed_forward_length")
 CONFIG = GEMMA2_CONFIG.override(
     reads=[
         *("num_kv_shared_layers", "attention_k_eq_v", "global_head_dim", "num_global_key_value_heads"),
         *("hidden_size_per_layer_input", "vocab_size_per_layer_input", "use_double_wide_mlp", "per_layer_config"),
+        *("enable_moe_block", *EXPERTS),
     ],
     lacks=["query_pre_attn_scalar", "partial_rotary_factor", "original_max_position_embeddings"],
-    ignores=["top_k_experts", "moe_intermediate_size"],
     fixed={
-        "enable_moe_block": (None, False),
         "use_bidirectional_attention": (None, "vision"),
         **dict.fromkeys(("rope_theta", "rope_scaling"), (None,)),
     },
@@ -40,6 +41,7 @@ GGUF = LLAMA_GGUF.override(
     reads=[
         *("attention.shared_kv_layers", "embedding_length_per_layer_input", "final_logit_softcapping"),
         *("attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa", "rope.freq_base_swa"),
+        *GGUF_EXPERTS,
     ],
     defaults={"rope.freq_base_swa": 10000.0},
     rope=ROPES,
@@ -59,6 +61,9 @@ class Gemma4Config(ModelConfig):
     is_v_from_k: bool  # layers without a window have no matrix for v
     input_dim: int  # of a layer's embedding of a token; 0: layers have none
     final_cap: float | None
+    num_experts: int  # beside the feed-forward block of every layer; 0: there are none
+    top: int  # experts of a token
+    expert_ffn: int
 
     @classmethod
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
@@ -69,6 +74,8 @@ class Gemma4Config(ModelConfig):
         if not set(base["layer_types"]) <= set(base["layer_types"][: max(base["first_shared"], 0)]):
             raise UnsupportedModel(f"The last {shared} layers share keys with none: no earlier layer is of their type.")
         base["final_cap"] = values.number_or_none("final_logit_softcapping")
+        has_experts = bool(values.integer_or_none("expert_count")) or values.flag("enable_moe_block")
+        base |= _experts(values, GGUF_EXPERTS if is_gguf else EXPERTS, has_experts)
         found = cls(**{**base, **(_from_gguf if is_gguf else _from_config)(base, values)})
         if wrong := [heads for heads in found.kv_heads.values() if found.num_heads % heads]:
             raise UnsupportedModel(f"{found.num_heads} query heads cannot share {wrong[0]} key heads.")
@@ -82,7 +89,8 @@ class Gemma4Config(ModelConfig):
         dim, kv_heads = self.head_dims[kind], self.kv_heads[kind]
         heads = {"head_dim": dim, "q": self.num_heads * dim, "kv_heads": kv_heads, "kv": kv_heads * dim}
         inputs = {"input": self.input_dim, "inputs": self.num_layers * self.input_dim}
-        return {**ModelConfig.sizes(self), **heads, **inputs, "ffn": self.ffns[layer or 0]}
+        experts = {"experts": self.num_experts, "expert_ffn": self.expert_ffn}
+        return {**ModelConfig.sizes(self), **heads, **inputs, **experts, "ffn": self.ffns[layer or 0]}
 
     def has_keys(self, layer: int) -> bool:
         """Is the layer one that stores keys and values?"""
@@ -92,9 +100,23 @@ class Gemma4Config(ModelConfig):
         """Is the layer one with a matrix for v?"""
         return self.has_keys(layer) and not (self.is_v_from_k and self.layer_types[layer] == FULL)
 
+    def has_experts(self, layer: int) -> bool:
+        """Has the layer, as all have or none, experts?"""
+        return self.num_experts > 0
+
     def has_inputs(self, layer: int) -> bool:
         """Has the layer, as all have or none, an embedding of each token?"""
         return self.input_dim > 0
+
+
+def _experts(values: Values, keys: tuple[str, str, str], has_experts: bool) -> dict[str, int]:
+    """The numbers of experts, by keys of their count, of those of a token, and of their width."""
+    if not has_experts:
+        return dict.fromkeys(("num_experts", "top", "expert_ffn"), 0)
+    count, top, width = (values.size(key) for key in keys)
+    if top > count:
+        raise values.refusal(keys[1], f"at most {count}, the number of experts")
+    return {"num_experts": count, "top": top, "expert_ffn": width}
 
 
 def _from_config(base: dict[str, Any], values: Values) -> dict[str, Any]:

@@ -14,6 +14,7 @@ CONFIG = LLAMA_CONFIG.override(
     reads=[*CONFIG_KEYS, "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers",
            "use_sliding_window", "sliding_window"],
     ignores=["mlp_bias", "max_window_layers", *TRAINING_KEYS],
+    fixed={"use_qk_norm": (None, True)},
     synonyms={"num_local_experts": "num_experts"},
     defaults={"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "num_key_value_heads": 4,
               "use_sliding_window": False, "sliding_window": 4096},

@@ -52,7 +52,9 @@ def buffer_bytes(graph: Graph, weights: Weights, config: Config, facts: DeviceFa
 
 def resident_weight_bytes(weight: Weight, facts: DeviceFacts) -> int:
     """One weight in the device's memory. Formats that keep their values there keep their size, scales included."""
-    format = all_formats().get(facts.weight_formats.get(weight.format, weight.format))
+    is_stack = len(weight.shape) == 3
+    resident = facts.stack_format(weight.format) if is_stack else facts.weight_formats.get(weight.format, weight.format)
+    format = all_formats().get(resident)
     if format is None or format.name == weight.format:
         return weight.num_bytes
     return prod(weight.shape) * format.block_bytes // format.block_weights

@@ -99,7 +99,8 @@ def _render(ask: ChatRequest, model_text: ModelText, messages: Sequence[Message]
     tools, with_calls = ask.tools, any(message.tool_calls for message in messages)
     if tools or with_calls or model_text.reasoning:  # most conversations have none of them, and need no style
         messages, tools = model_text.style.prepare(messages, tools)
-    written, offered = as_template_messages(messages), as_template_tools(tools)
+    offered = as_template_tools(tools, model_text.style.sorts_keys) if tools else None
+    written = as_template_messages(messages)
     if opens and ask.continue_last:
         return model_text.template.render_open(written, tools=offered, variables=variables)
     return model_text.template.render(written, tools=offered, add_generation_prompt=opens, variables=variables)

@@ -54,7 +54,8 @@ class RandomTensor:
         if len(self.shape) == 3:
             return np.concatenate([self.matrix(index).data for index in range(self.shape[0])])
         if self.turn is not None:
-            return np.roll(_shared_rows(replace(self, turn=None)), -self.turn, 0).reshape(-1)
+            rows, first = _shared_rows(replace(self, turn=None)), self.turn % self.shape[0]
+            return rows[first : first + self.shape[0]].reshape(-1)
         fmt = all_formats()[self.format]
         if self.format == MXFP4:
             return self._draw_blocks(fmt.bytes_for(math.prod(self.shape)))
@@ -85,8 +86,9 @@ class RandomTensor:
 
 @lru_cache(maxsize=4)
 def _shared_rows(matrix: RandomTensor) -> NDArray[np.uint8]:
-    """The rows that the matrices of a stack share, [rows, bytes of a row]."""
-    return matrix.data.reshape(matrix.shape[0], -1)
+    """The rows that the matrices of a stack share, twice, [2 * rows, bytes of a row]: each matrix is a view."""
+    rows = matrix.data.reshape(matrix.shape[0], -1)
+    return np.concatenate([rows, rows])
 
 
 def random_int4(name: str, shape: tuple[int, ...], std: float, group: int) -> GroupedInt4 | StackedTensor:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.commands.architectures import ATTENTION_KEYS, attention_kinds
+from quire.cli.commands.architectures import ATTENTION_KEYS, attention_kinds, expert_kinds
 from quire.models.registry import Architecture, all_architectures
 from tests.architecture.sources import ROOT
 from tests.models.toys import CASES, ORIGINALS, make_toy
 
 pytestmark = pytest.mark.device
 
+IN_GGUF_ALONE = {"GraniteMoeForCausalLM": {"shared"}}  # its GGUF name is that of GraniteMoeShared too
 BEGIN, END = "<!-- the table of `quire architectures` -->", "<!-- end of the table -->"
 
 
@@ -43,10 +44,13 @@ def drawn_kinds(case: str) -> set[str]:
     """The kinds of attention that the graph of a toy has."""
     graph = make_toy(case).draw().graph
     nodes = [node for node in graph.nodes if node.op.name.startswith("attention")]
-    kinds = {"sliding" if graph.caches[node.cache].window else "full" for node in nodes}
+    kinds = {"sliding" if getattr(graph.caches[node.cache], "window", None) else "full" for node in nodes}
     kinds |= {"shared" for node in nodes if node.op.name == "attention_shared"}
-    kinds |= {"ALiBi" for node in nodes if node.weights["slopes"]}
-    return kinds | {"softcap" for node in nodes if node.attrs["softcap"]}
+    kinds |= {"chunked" for node in nodes if getattr(graph.caches[node.cache], "chunk", None)}
+    kinds |= {"latent" for node in nodes if node.op.name == "attention_latent"}
+    kinds |= {"ALiBi" for node in nodes if node.weights.get("slopes")}
+    kinds |= {"sinks" for node in nodes if node.weights.get("sinks")}
+    return kinds | {"softcap" for node in nodes if node.attrs.get("softcap")}
 
 
 @pytest.mark.parametrize("arch", ORIGINALS, ids=lambda arch: arch.name)
@@ -55,16 +59,30 @@ def test_the_kinds_of_attention_are_those_that_its_toys_draw(arch: Architecture)
     assert drawn == set(attention_kinds(arch)), "a key of ATTENTION_KEYS is missing, or a case in tests/models/cases"
 
 
+def drawn_experts(case: str) -> set[str]:
+    """The kinds of experts that the graph of a toy has."""
+    graph = make_toy(case).draw().graph
+    routed = {"routed" for node in graph.nodes if node.op.name == "experts"}
+    return routed | {"shared" for name in graph.weight_names() if name.endswith("shared.up")}
+
+
+@pytest.mark.parametrize("arch", ORIGINALS, ids=lambda arch: arch.name)
+def test_the_kinds_of_experts_are_those_that_its_toys_draw(arch: Architecture):
+    drawn = {kind for name, case in CASES.items() if case.kind == arch.name for kind in drawn_experts(name)}
+    assert drawn | IN_GGUF_ALONE.get(arch.name, set()) == set(expert_kinds(arch))
+
+
 def test_every_kind_of_attention_occurs():
     kinds = {kind for arch in all_architectures() for kind in attention_kinds(arch)}
-    assert kinds == {"full", *ATTENTION_KEYS.values()}
+    assert kinds == {"full", "sinks", *ATTENTION_KEYS.values()}
 
 
 def test_the_readme_shows_the_table(listed):
-    lines = ["| architecture | in GGUF files | attention |", "|---|---|---|"]
+    lines = ["| architecture | in GGUF files | attention | experts |", "|---|---|---|---|"]
     for each in listed:
         gguf = f"`{each['gguf']}`" if each["gguf"] else ""
-        lines.append(f"| `{each['name']}` | {gguf} | {', '.join(each['attention'])} |")
+        kinds = f"{', '.join(each['attention'])} | {', '.join(each['experts'])}"
+        lines.append(f"| `{each['name']}` | {gguf} | {kinds} |")
     table = "\n".join(lines)
     readme = Path(ROOT / "README.md").read_text(encoding="utf-8")
     shown = readme.partition(BEGIN)[2].partition(END)[0].strip()

@@ -219,9 +219,10 @@ void compare_products(const Kernels &kernels, Format format) {
 // --- token-wise kernels
 
 const char *const MAP_NAMES[] = {"silu",  "gelu",  "gelu_tanh", "relu",  "relu2", "sigmoid",  "tanh",
-                                 "xielu", "scale", "softcap",   "clamp", "add",   "multiply", "scale_by"};
+                                 "xielu", "scale", "softcap",   "clamp", "add",   "multiply", "scale_by",
+                                 "scale_rows"};
 constexpr int NUM_MAPS = sizeof MAP_NAMES / sizeof *MAP_NAMES;
-static_assert(NUM_MAPS == static_cast<int>(MapKind::SCALE_BY) + 1, "a name for each map");
+static_assert(NUM_MAPS == static_cast<int>(MapKind::SCALE_ROWS) + 1, "a name for each map");
 
 void compare_token_wise(const Kernels &kernels) {
     constexpr int TOKENS = 5, DIM = 96;
@@ -262,7 +263,7 @@ void compare_token_wise(const Kernels &kernels) {
     for (int map = 0; map < NUM_MAPS; ++map)
         for (int dim : {DIM, 93}) {
             const MapKind kind = static_cast<MapKind>(map);
-            const bool is_pair = kind == MapKind::ADD || kind == MapKind::MULTIPLY;
+            const bool is_pair = kind == MapKind::ADD || kind == MapKind::MULTIPLY || kind == MapKind::SCALE_ROWS;
             const float *factors = kind == MapKind::SCALE_BY ? weight.data() : nullptr;
             each(std::string(MAP_NAMES[map]) + (dim == DIM ? "" : " of 93"), false,
                  [&](auto &k, Tokens &out, int a, int b) {
@@ -276,6 +277,80 @@ void compare_token_wise(const Kernels &kernels) {
             for (int t = a; t < b; ++t) std::memcpy(out.rows().row(t), x.rows().row(t), sizeof(float) * DIM);
             k.rope({out.rows(), cos.data(), sin.data(), 16, 3, 32, interleaved}, a, b);
         });
+}
+
+// --- experts
+
+// Rows that are read and written in another order, as those of one expert's tokens.
+void compare_ordered(const Kernels &kernels, Format format) {
+    constexpr int TOKENS = 13, DIM = 256, ROWS = 64;
+    const int32_t from[TOKENS] = {3, 3, 0, 11, 12, 5, 1, 1, 9, 2, 7, 6, 4};
+    const int32_t to[TOKENS] = {12, 0, 5, 3, 1, 2, 11, 4, 10, 6, 9, 8, 7};
+    const Weights w = weights(format, ROWS, DIM), up = weights(format, ROWS, DIM);
+    const std::string name = FORMAT_NAMES[static_cast<int>(format)];
+    Tokens x = random_tokens(*portable, TOKENS, DIM, format == Format::BF16);
+    const std::vector<float> bias = numbers(ROWS), up_bias = numbers(ROWS);
+    const RowOrder order{from, to};
+    const Work product = [&](const Kernels &k, bool cut) {
+        Tokens out(TOKENS, ROWS);
+        const ProductArgs args{w.matrix, bias.data(), x.rows(), x.quants(), out.rows(), Rows{}, order};
+        for (int t = 0; t < TOKENS; t += cut ? 1 : TOKENS)
+            k.product(args, 0, w.matrix.num_panels(), t, cut ? t + 1 : TOKENS);
+        return out;
+    };
+    compare(kernels, "product " + name + ", in another order", product, false);
+    const Work gate = [&](const Kernels &k, bool cut) {
+        Tokens out(TOKENS, ROWS);
+        GateArgs args{w.matrix, up.matrix, MapKind::SILU, bias.data(), up_bias.data(), x.rows(), x.quants(), out.both()};
+        args.order = order, args.limit = 20.0f, args.alpha = 1.702f, args.shift = 1.0f;
+        for (int group = 0; group < ROWS / BLOCK; ++group)
+            for (int t = 0; t < TOKENS; t += cut ? 1 : TOKENS) k.gate(args, group, t, cut ? t + 1 : TOKENS);
+        return out;
+    };
+    compare(kernels, "gate " + name + ", in another order, bounded", gate, false);
+}
+
+// Logits are far enough apart for every variant to choose the same experts.
+void compare_routes(const Kernels &kernels) {
+    constexpr int TOKENS = 5, EXPERTS = 20, TOP = 6, GROUPS = 5;
+    const std::vector<float> correction = numbers(EXPERTS), expert_scale = numbers(EXPERTS);
+    std::vector<float> logits;
+    for (int i = 0; i < TOKENS * EXPERTS; ++i) logits.push_back(0.2f * static_cast<float>(i * 7 % EXPERTS - EXPERTS / 2));
+    const char *const names[] = {"softmax", "sigmoid", "sqrt_softplus", "none"};
+    for (Scoring scoring : {Scoring::SOFTMAX, Scoring::SIGMOID, Scoring::SQRT_SOFTPLUS, Scoring::NONE})
+        for (bool is_plain : {true, false}) {
+            const Work route = [&](const Kernels &k, bool cut) {
+                constexpr int WIDTH = 2 * BLOCK;  // weights, then chosen
+                const int width = route_width(EXPERTS, GROUPS, 2);
+                Tokens out(TOKENS, WIDTH);
+                std::vector<float> work(static_cast<size_t>(TOKENS) * width);
+                for (int t = 0; t < TOKENS; ++t) std::copy_n(&logits[t * EXPERTS], EXPERTS, &work[t * width]);
+                RouteArgs args{};
+                args.work = {work.data(), static_cast<size_t>(width)}, args.num_experts = EXPERTS, args.top = TOP;
+                args.scoring = scoring, args.is_scored_after = args.is_renormalized = is_plain;
+                args.num_groups = is_plain ? 1 : GROUPS, args.top_groups = is_plain ? 1 : 2, args.group_top = 2;
+                args.factor = 2.5f, args.softcap = is_plain ? 3.0f : 0.0f;
+                args.correction = is_plain ? nullptr : correction.data();
+                args.expert_scale = is_plain ? nullptr : expert_scale.data();
+                args.weights = out.rows(), args.chosen = {out.x.data() + BLOCK, WIDTH};
+                for (int t = 0; t < TOKENS; t += cut ? 1 : TOKENS) k.route(args, t, cut ? t + 1 : TOKENS);
+                return out;
+            };
+            const std::string what = std::string("route ") + names[static_cast<int>(scoring)];
+            compare(kernels, what + (is_plain ? "" : ", groups and correction"), route, false);
+        }
+    Tokens answers = random_tokens(*portable, TOKENS * TOP, BLOCK), weights = random_tokens(*portable, TOKENS, BLOCK);
+    for (int width : {BLOCK, 27}) {
+        const Work combine = [&](const Kernels &k, bool cut) {
+            Tokens out(TOKENS, BLOCK);
+            for (int t = 0; t < TOKENS; t += cut ? 1 : TOKENS) {
+                const Rows from{answers.rows().row(t * TOP), static_cast<size_t>(BLOCK)};
+                k.combine({from, weights.rows(), TOP, width, out.rows()}, t, cut ? t + 1 : TOKENS);
+            }
+            return out;
+        };
+        compare(kernels, "combine " + std::to_string(width) + " columns", combine, true);
+    }
 }
 
 // --- attention
@@ -427,7 +502,9 @@ int compare_variants() {
     std::printf("\nvariant     kernel                                       bits, difference\n");
     for (const Kernels *kernels : usable) {
         for (int f = 0; f < NUM_FORMATS; ++f) compare_products(*kernels, static_cast<Format>(f));
+        for (int f = 0; f < NUM_FORMATS; ++f) compare_ordered(*kernels, static_cast<Format>(f));
         compare_token_wise(*kernels);
+        compare_routes(*kernels);
         compare_attentions(*kernels);
     }
     std::printf("%d failures\n", num_failures);

@@ -34,6 +34,21 @@ CASES = {
             "num_global_key_value_heads": 1,
         },
     ),
+    "gemma4-experts": Case(  # as 26B-A4B
+        KIND,
+        {
+            **HEADS,
+            "num_hidden_layers": 3,
+            "layer_types": [SLIDING, FULL, FULL],
+            "hidden_size_per_layer_input": 0,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "enable_moe_block": True,
+            "num_experts": 8,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 24,
+        },
+    ),
     "gemma4-biased": Case(KIND, {**HEADS, **INPUTS, "attention_bias": True, "attention_k_eq_v": True}, in_gguf=False),
 }
 
@@ -55,13 +70,24 @@ def _keys(c: Config) -> Keys:
         "attention.head_count_kv": [c.num_key_value_heads if each else full.num_key_value_heads for each in slides],
         "feed_forward_length": ffns if c.use_double_wide_mlp else c.intermediate_size,
         "final_logit_softcapping": c.final_logit_softcapping,
+        **({} if not c.enable_moe_block else _expert_keys(c)),
         "rope.freq_base": c.rope_parameters[FULL]["rope_theta"],
         "rope.freq_base_swa": c.rope_parameters[SLIDING]["rope_theta"],
     }
 
 
+def _expert_keys(c: Config) -> Keys:
+    numbers = {"count": c.num_experts, "used_count": c.top_k_experts, "feed_forward_length": c.moe_intermediate_size}
+    return {f"expert_{name}": number for name, number in numbers.items()}
+
+
 def _tensor(name: str, array: np.ndarray, c: Config) -> np.ndarray | Arrays:
-    return {f"{name}.weight": array} if name.endswith("layer_scalar") else array
+    stem = name.partition(".router.")[0]
+    if name.endswith("router.scale"):
+        return {f"{stem}.router.proj.scale": array}
+    if name.endswith("router.per_expert_scale"):
+        return {f"{stem}.experts.down_proj.scale": array}
+    return {f"{name}.weight": array} if name.endswith(("layer_scalar", "gate_up_proj", "experts.down_proj")) else array
 
 
 def _divisors(c: Config) -> Arrays:

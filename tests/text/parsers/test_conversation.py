@@ -273,6 +273,9 @@ def test_tools_have_all_that_templates_ask_of_them() -> None:
         },
     ]
     assert as_template_tools(()) is None
+    (weather, _) = as_template_tools(TOOLS, sorts_keys=True) or ()
+    assert [*weather, *weather["function"]] == ["function", "type", "description", "name", "parameters"]
+    assert list(weather["function"]["parameters"]) == ["properties", "required", "type"]
 
 
 def test_llama_gets_one_call_a_turn_each_followed_by_its_result() -> None:

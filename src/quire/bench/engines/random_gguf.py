@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,27 +15,29 @@ from numpy.typing import NDArray
 F32 = 0  # GGUF's format number
 ALIGNMENT = 32
 ROWS_AT_ONCE = 4096
+ROUTER = "ffn_gate_inp.weight"  # the end of a router's name: it stays f32
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RandomFormat:
-    """A format of blocks that begin with a scale and a minimum and end with quants of 4 bits."""
+    """A format of blocks that begin with a scale, and with a minimum if it has one, and end with quants of 4 bits."""
 
     number: int  # GGUF's
     block_weights: int
     block_bytes: int
     scale: float  # of a block: weights have mean 0 and a standard deviation of about 0.02
-    minimum: float
+    minimum: float | None  # None: scales have random signs, or the mean would not be 0, and all tokens would be alike
 
 
+Q4_0 = RandomFormat(number=2, block_weights=32, block_bytes=18, scale=4.3e-3, minimum=None)
 Q4_1 = RandomFormat(number=3, block_weights=32, block_bytes=20, scale=4.3e-3, minimum=-3.2e-2)
 Q4_K = RandomFormat(number=12, block_weights=256, block_bytes=144, scale=1.2e-4, minimum=9e-4)
 
 
 def write_random_gguf(into: Path, metadata: Mapping[str, Any], shapes: Mapping[str, Shape], kind: RandomFormat) -> Path:
-    """Write the file, unless it exists: matrices are random in that format, vectors are ones in f32."""
+    """Write the file, unless it exists: matrices are random in that format, routers in f32, vectors are ones in f32."""
     if into.is_file():
         return into
     into.parent.mkdir(parents=True, exist_ok=True)
@@ -42,26 +45,36 @@ def write_random_gguf(into: Path, metadata: Mapping[str, Any], shapes: Mapping[s
     with partial.open("wb") as file:
         _write_head(file, metadata, shapes, kind)
         rng = np.random.default_rng(0)
-        for shape in shapes.values():
-            for piece in _numbers(shape, kind, rng):
+        for name, shape in shapes.items():
+            for piece in _numbers(shape, _format_of(name, shape, kind), rng):
                 file.write(piece.tobytes())
             file.write(bytes(-file.tell() % ALIGNMENT))
     partial.rename(into)
     return into
 
 
-def _num_bytes(shape: Shape, kind: RandomFormat) -> int:
-    return 4 * shape[0] if len(shape) == 1 else shape[0] * shape[1] // kind.block_weights * kind.block_bytes
+def _format_of(name: str, shape: Shape, kind: RandomFormat) -> RandomFormat | None:
+    """The format of a tensor; None: f32."""
+    return None if len(shape) == 1 or name.endswith(ROUTER) else kind
 
 
-def _numbers(shape: Shape, kind: RandomFormat, rng: np.random.Generator) -> Iterator[NDArray[Any]]:
-    if len(shape) == 1:
-        yield np.ones(shape, "<f4")
+def _num_bytes(shape: Shape, kind: RandomFormat | None) -> int:
+    return 4 * prod(shape) if kind is None else prod(shape) // kind.block_weights * kind.block_bytes
+
+
+def _numbers(shape: Shape, kind: RandomFormat | None, rng: np.random.Generator) -> Iterator[NDArray[Any]]:
+    if kind is None:
+        yield np.ones(shape, "<f4") if len(shape) == 1 else rng.normal(0.0, 0.02, shape).astype("<f4")
         return
-    for at in range(0, shape[0], ROWS_AT_ONCE):
-        num_rows = min(ROWS_AT_ONCE, shape[0] - at)
-        blocks = rng.integers(0, 256, (num_rows * shape[1] // kind.block_weights, kind.block_bytes), np.uint8)
-        blocks[:, :4] = np.array([kind.scale, kind.minimum], "<f2").view(np.uint8)
+    numbers = [kind.scale] if kind.minimum is None else [kind.scale, kind.minimum]
+    head = np.array(numbers, "<f2").view(np.uint8)
+    for at in range(0, prod(shape[:-1]), ROWS_AT_ONCE):
+        num_rows = min(ROWS_AT_ONCE, prod(shape[:-1]) - at)
+        blocks = rng.integers(0, 256, (num_rows * shape[-1] // kind.block_weights, kind.block_bytes), np.uint8)
+        signs = blocks[:, 1] & 0x80
+        blocks[:, : head.size] = head
+        if kind.minimum is None:
+            blocks[:, 1] |= signs
         yield blocks
 
 
@@ -72,9 +85,10 @@ def _write_head(file: BinaryIO, metadata: Mapping[str, Any], shapes: Mapping[str
         file.write(_string(key) + struct.pack("<I", number) + raw)
     offset = 0
     for name, shape in shapes.items():
-        number = F32 if len(shape) == 1 else kind.number
+        format = _format_of(name, shape, kind)
+        number = F32 if format is None else format.number
         file.write(_string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), number, offset))
-        offset += -(-_num_bytes(shape, kind) // ALIGNMENT) * ALIGNMENT
+        offset += -(-_num_bytes(shape, format) // ALIGNMENT) * ALIGNMENT
     file.write(bytes(-file.tell() % ALIGNMENT))
 
 

@@ -18,6 +18,7 @@ COLUMNS = {
     "gguf": "IN GGUF",
     "containers": "CONTAINERS",
     "attention": "ATTENTION",
+    "experts": "EXPERTS",
     "checked_with": "CHECKED WITH",
 }
 ATTENTION_KEYS = {  # a key of config.json, and the kind of attention that an architecture has if it reads the key
@@ -25,7 +26,10 @@ ATTENTION_KEYS = {  # a key of config.json, and the kind of attention that an ar
     "num_kv_shared_layers": "shared",
     "alibi": "ALiBi",
     "attn_logit_softcapping": "softcap",
+    "attention_chunk_size": "chunked",
+    "kv_lora_rank": "latent",
 }
+EXPERT_WORDS = {"experts.up": "routed", "shared.up": "shared"}  # the name of a weight, and the kind of its experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +56,21 @@ def _descriptions() -> Iterator[dict[str, Any]]:
             "gguf": arch.gguf,
             "containers": ["safetensors", "gguf"] if arch.gguf else ["safetensors"],
             "attention": attention_kinds(arch),
+            "experts": expert_kinds(arch),
             "checked_with": f"transformers.{arch.alias_of or arch.name}",
         }
 
 
 def attention_kinds(arch: Architecture) -> list[str]:
-    """Return the kinds of attention that models of an architecture may have, by the keys that it reads."""
-    return ["full", *(kind for key, kind in ATTENTION_KEYS.items() if key in arch.keys.config.read)]
+    """Return the kinds of attention that models of an architecture may have, by its keys and weights."""
+    kinds = ["full", *(kind for key, kind in ATTENTION_KEYS.items() if key in arch.keys.config.read)]
+    return [*kinds, "sinks"] if "attn.sinks" in arch.names.entries else kinds
+
+
+def expert_kinds(arch: Architecture) -> list[str]:
+    """Return the kinds of experts that models of an architecture may have: shared ones are used by all tokens."""
+    return [kind for word, kind in EXPERT_WORDS.items() if word in arch.names.entries]
 
 
 def _cell(value: Any) -> str:
-    return ", ".join(value) if isinstance(value, list) else value or "-"
+    return (", ".join(value) if isinstance(value, list) else value) or "-"

@@ -133,3 +133,19 @@ def group_pairs(chosen: Tensor, counts: Tensor, num_experts: int, height: int) -
     constants = {"TOP": top, "EP": counts.shape[1], "BM": height}
     launch(_place, (len(counts),), args, constants, LaunchShape(4))
     return found
+
+
+@triton.jit(do_not_specialize=["num_tiles"])
+def _count_reads(experts, used, reads, num_tiles, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+    tile = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    follow(CHAINED)
+    is_used = (tile < num_tiles) & (tile < tl.load(used))
+    expert = tl.load(experts + tile, mask=is_used, other=0)
+    tl.atomic_add(reads + expert, 1, mask=is_used, sem="relaxed")
+
+
+def count_reads(grouping: Grouping, reads: Tensor) -> None:
+    """Add to `reads` [experts] how often products of this grouping read each expert."""
+    block, num_tiles = 128, grouping.num_tiles
+    args = (grouping.experts, grouping.used, reads, num_tiles)
+    launch(_count_reads, (triton.cdiv(num_tiles, block),), args, {"BLOCK": block}, LaunchShape(4))

@@ -8,7 +8,8 @@ by side.
 
 A value becomes a bfloat16 by setting bits, two at a time: an integer q as 128 + q, from which 128 is subtracted, a
 4-bit float as one with the smallest exponents, which is multiplied with the scale: all of that is exact. Products with
-integers are summed over a span, and then scaled. `packing.py` beside this file makes the layout.
+integers are summed over a span, and then scaled, for few tokens; for many, that would be more work than to scale the
+integers and round them to the activations' format. `packing.py` beside this file makes the layout.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import triton.language as tl
 
 from .packing import PACKED
 
+FEW = tl.constexpr(16)  # tokens of a program whose sums are scaled
 NATIVE = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter has no assembler
 
 
@@ -189,6 +191,7 @@ def scale_and_zero(meta, N, span: tl.constexpr, META: tl.constexpr):
     pair           float16 scale, float16 minimum in a word for each span
     point          for each span, or with `points` for the block: a float32 scale whose lowest 6 bits are twice the zero
     super          float16 d and dmin, then 8 bytes of scales, 8 bytes of minima
+    super_4        float16 d and dmin, then 16 bytes: a scale in the low nibble, a minimum in the high one
     super_16       float16 d, then 16 bytes of scales, 128 added to each
     """
     if META == "half":
@@ -206,6 +209,11 @@ def scale_and_zero(meta, N, span: tl.constexpr, META: tl.constexpr):
         word = tl.load(meta)
         scale = _half(word, 0) * _byte(tl.load(meta + (1 + span // 4) * N), span % 4)
         zero = _half(word, 1) * _byte(tl.load(meta + (3 + span // 4) * N), span % 4)
+    elif META == "super_4":
+        word = tl.load(meta)
+        both = tl.load(meta + (1 + span // 4) * N) >> (8 * (span % 4))
+        scale = _half(word, 0) * _byte(both & 15, 0)
+        zero = _half(word, 1) * _byte((both >> 4) & 15, 0)
     else:
         tl.static_assert(META == "super_16", "the kernel lacks a kind of scales")
         byte = _byte(tl.load(meta + (1 + span // 4) * N), span % 4)
@@ -277,8 +285,12 @@ def add_block(acc, address, rows, N, block, x, at, is_there, K: tl.constexpr, FO
                 acc = tl.dot(w.to(DTYPE), a, acc, input_precision="ieee")
             else:
                 scale, zero = scale_and_zero(meta, N, t * PER_WORD + i, META)
-                acc += tl.dot(values[i].to(DTYPE), a, input_precision="ieee") * scale[:, None]
-                if META != "half" and META != "super_16":
+                if acc.shape[1] > FEW:
+                    w = values[i].to(tl.float32) * scale[:, None] - zero[:, None]
+                    acc = tl.dot(w.to(DTYPE), a, acc, input_precision="ieee")
+                else:
+                    acc += tl.dot(values[i].to(DTYPE), a, input_precision="ieee") * scale[:, None]
+                if acc.shape[1] <= FEW and META != "half" and META != "super_16":
                     ones = tl.full([rows.shape[0], SPAN], 1.0, tl.float32).to(
                         DTYPE
                     )  # a product has its sums where `acc` needs them

@@ -2,21 +2,25 @@
 
 A matrix [N, K] becomes a run of bytes: words of values [N, KP / 4], of 8 bits [N, KP / 2], row after row; the plane of
 bits beyond four [N, KP / 8], of one or two bits for each of eight spans; then words of scales [blocks, words, N]. KP is
-K, rounded up to whole blocks. No number is rounded. Sizes are those of the file, but for q3_k (4 bits instead of 3),
-and 2 % of q4_k and q5_k, whose scales of 6 bits become bytes.
+K, rounded up to whole blocks. No number is rounded. Sizes are those of the file, but for 2 % of q4_k and q5_k, whose
+scales of 6 bits become bytes; q2_k and q3_k have 4 bits here, and values of a table (iq4_nl, iq4_xs) have 8.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from quire.quant.iq4_nl import LEVELS
+
 MAX_EXPONENT = 128  # of mxfp4: a larger power of two would overflow where it is multiplied with values
 FLOATS = -1  # an "offset": values are 4-bit floats
 POINT_BITS = 6  # of a word of `point`
+FLOATS_STD = 2.94  # of the 4-bit floats, each equally likely
 
 
 class PackedFormat(NamedTuple):
@@ -45,10 +49,13 @@ PACKED = {
     "q5_0": PackedFormat(5, 16, 32, 256, "half", 4),
     "q5_1": PackedFormat(5, 0, 32, 256, "pair", 8),
     "q8_0": PackedFormat(8, 0, 32, 128, "half", 2),
+    "q2_k": PackedFormat(4, 0, 16, 256, "super_4", 5),
     "q3_k": PackedFormat(4, 4, 16, 256, "super_16", 5),
     "q4_k": PackedFormat(4, 0, 32, 256, "super", 5),
     "q5_k": PackedFormat(5, 0, 32, 256, "super", 5),
     "q6_k": PackedFormat(6, 32, 16, 256, "super_16", 5),
+    "iq4_nl": PackedFormat(8, 0, 32, 128, "half", 2),
+    "iq4_xs": PackedFormat(8, 0, 16, 256, "super_16", 5),
     "mxfp4": PackedFormat(4, FLOATS, 32, 128, "exponent", 1),
     "int4": PackedFormat(4, 0, 32, 128, "point", 4),  # groups of 32 or 64
     "int4_128": PackedFormat(4, 0, 32, 128, "points", 1),  # groups of a multiple of 128
@@ -95,6 +102,34 @@ def unpack_int4(packed: Tensor, scales: Tensor, zeros: Tensor) -> Unpacked:
     per_block = PACKED[name].meta_words
     words = torch.nn.functional.pad(words, (0, -words.shape[1] % per_block)).view(len(words), -1, per_block)
     return Unpacked(torch.stack([packed & 15, packed >> 4], -1).flatten(1), words)
+
+
+def random_unpacked(packed: PackedFormat, shape: tuple[int, int], std: float, device: torch.device) -> Unpacked:
+    """Make a random matrix of about this standard deviation, all values equally likely: for benchmarks."""
+    (rows, columns), top = shape, 2 * packed.offset if packed.offset > 0 else 1 << packed.bits
+    values = torch.randint(0, top, shape, dtype=torch.uint8, device=device)
+    is_float = packed.offset == FLOATS
+    scale = std / (FLOATS_STD if is_float else top / math.sqrt(12))
+    middle = 0.0 if packed.bits == 8 else (top - 1) / 2
+    is_added = packed.meta == "pair"  # other minima are subtracted
+    halves = torch.tensor(
+        [scale, middle * scale * (-1 if is_added else 1), scale / 32, middle * scale / 32], dtype=torch.float16
+    ).view(torch.int16)
+    one, minimum, of_32, minimum_of_32 = (int(each) & 0xFFFF for each in halves)
+    point = (int(torch.tensor(scale).view(torch.int32)) & -(1 << POINT_BITS)) | round(2 * middle)
+    words = {
+        "half": [one << 16 | one] * packed.meta_words,
+        "pair": [minimum << 16 | one] * packed.meta_words,
+        "point": [point] * packed.meta_words,
+        "points": [point],
+        "super": [minimum_of_32 << 16 | of_32, *[0x20202020] * 4],
+        "super_16": [of_32, *[0xA0A0A0A0] * 4],
+        "super_4": [minimum << 16 | one, *[0x11111111] * 4],
+        "exponent": [0x01010101 * (127 + round(math.log2(scale)))],
+    }[packed.meta]
+    signed = [word - (1 << 32) if word >= 1 << 31 else word for word in words]
+    meta = torch.tensor(signed, dtype=torch.int32, device=device)
+    return Unpacked(values, meta.expand(rows, packed.padded(columns) // packed.block, -1))
 
 
 def join_rows(parts: Sequence[Unpacked]) -> Unpacked:
@@ -268,15 +303,43 @@ def _q3_k(raw: Tensor) -> Unpacked:
     return Unpacked(values.flatten(1), _signed_words(blocks[..., 108:], scales))
 
 
+def _q2_k(raw: Tensor) -> Unpacked:
+    blocks = _blocks(raw, 84)
+    return Unpacked(_planes(blocks[..., 16:80], 2).flatten(1), _as_words(blocks[..., [*range(80, 84), *range(16)]], 5))
+
+
+def _from_table(packed: Tensor) -> Tensor:
+    """Values of the table of iq4_nl and iq4_xs, as signed bytes."""
+    return torch.from_numpy(LEVELS).to(packed.device)[packed.long()].view(torch.uint8)
+
+
+def _iq4_nl(raw: Tensor) -> Unpacked:
+    blocks = _blocks(raw, 18)
+    return Unpacked(_from_table(_nibbles(blocks[..., 2:])).flatten(1), _as_words(blocks[..., :2], 2))
+
+
+def _iq4_xs(raw: Tensor) -> Unpacked:
+    blocks = _blocks(raw, 136)
+    high = blocks[..., 2:4].contiguous().view(torch.int16).int() & 0xFFFF
+    group = torch.arange(8, device=raw.device, dtype=torch.int32)
+    low = (blocks[..., 4:8].repeat_interleave(2, -1).int() >> (4 * (group % 2))) & 15
+    scales = ((low | (((high >> (2 * group)) & 3) << 4)) - 32).to(torch.int8).view(torch.uint8)
+    values = _from_table(_of_pairs(blocks[..., 8:], 16))
+    return Unpacked(values.flatten(1), _signed_words(blocks[..., :2], scales.repeat_interleave(2, -1)))
+
+
 _UNPACK: dict[str, Callable[[Tensor], Unpacked]] = {
     "q4_0": _q4_0,
     "q4_1": _q4_1,
     "q5_0": _q5_0,
     "q5_1": _q5_1,
     "q8_0": _q8_0,
+    "q2_k": _q2_k,
     "q3_k": _q3_k,
     "q4_k": _q4_k,
     "q5_k": _q5_k,
     "q6_k": _q6_k,
+    "iq4_nl": _iq4_nl,
+    "iq4_xs": _iq4_xs,
     "mxfp4": _mxfp4,
 }

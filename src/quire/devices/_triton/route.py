@@ -21,9 +21,10 @@ from .grouping import TOKENS, Grouping, empty_counts, write_pairs, write_tiles
 from .norm import Norm
 from .stream import Scratch
 
-MAX_FEW = TOKENS.value  # tokens of the kernel for few
 ROWS = 16  # experts of a program of the kernel for few
+MAX_BYTES = 32 << 10  # of the weight, at a time
 NOTHING = tl.constexpr(float("-inf"))
+LEAST = tl.constexpr(-(1 << 63))  # less than the key of any number
 
 
 class Router(NamedTuple):
@@ -51,9 +52,8 @@ class Router(NamedTuple):
             "E": len(self.weight),
             "EP": triton.next_power_of_2(len(self.weight)),
             "K": self.weight.shape[1],
-            "BK": next((each for each in (128, 64, 32) if self.weight.shape[1] % each == 0), 16),
+            "BK": self._columns(256),
             "TOP": self.top,
-            "WIDTH": triton.next_power_of_2(self.top),
             "SCORING": self.scoring,
             "CHOSEN": self.scores_chosen,
             "GROUPS": self.groups if has_groups else 1,
@@ -62,6 +62,16 @@ class Router(NamedTuple):
             "NORMALIZE": self.renormalize,
             "SOFTCAP": self.softcap != 0,
         }
+
+    def _columns(self, most: int) -> int:
+        """Return how many columns of the weight are read at a time."""
+        return next((each for each in (256, 128, 64, 32) if each <= most and self.weight.shape[1] % each == 0), 16)
+
+    @property
+    def constants_of_many(self) -> dict[str, Any]:
+        """Those of the kernel for many tokens, whose programs hold columns of all experts."""
+        numbers = self.constants["EP"] * self.weight.element_size()
+        return self.constants | {"BK": self._columns(MAX_BYTES // numbers)}
 
 
 class Choice(NamedTuple):
@@ -74,10 +84,21 @@ class Choice(NamedTuple):
 
 
 @triton.jit
-def _largest(x, is_free, at):
-    """Return the index and the value of each row's largest number among the free ones; of equal ones the first."""
-    best = tl.max(tl.where(is_free, x, NOTHING), 1)
-    return tl.min(tl.where(is_free & (x == best[:, None]), at, x.shape[1]), 1), best
+def _keys(x, at):
+    """Return integers that are ordered as the numbers x, and of equal ones with the smaller index `at` last."""
+    x = tl.where(x == 0.0, 0.0, tl.where(x == x, x, NOTHING))  # no -0; what is not a number comes last
+    bits = x.to(tl.int32, bitcast=True)
+    bits ^= (bits >> 31) & 0x7FFFFFFF
+    return (bits.to(tl.int64) << 32) | ((~at).to(tl.int64) & 0xFFFFFFFF)
+
+
+@triton.jit
+def _largest(keys):
+    """Return each row's index and number of the largest key."""
+    best = tl.max(keys, 1)
+    bits = (best >> 32).to(tl.int32)
+    bits ^= (bits >> 31) & 0x7FFFFFFF
+    return ~best.to(tl.int32), bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -100,61 +121,59 @@ def _scores(x, is_there, SCORING: tl.constexpr):
 
 
 @triton.jit
-def _is_in_best_groups(
-    ranked, e, is_there, E: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr, GROUP_TOP: tl.constexpr
-):
-    """Return which experts are in the best groups: a group counts by the sum of its GROUP_TOP best."""
+def _within_groups(keys, e, E: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr, GROUP_TOP: tl.constexpr):
+    """Return the keys of the experts in the best groups: a group counts by the sum of its GROUP_TOP best."""
     SIZE: tl.constexpr = E // GROUPS
     GP: tl.constexpr = triton.next_power_of_2(GROUPS)
     group = tl.arange(0, GP)[None, :]
-    sums = tl.zeros([ranked.shape[0], GP], tl.float32)
+    sums = tl.zeros([keys.shape[0], GP], tl.float32)
     for g in range(GROUPS):
-        is_free = is_there & (e // SIZE == g)
-        total = tl.zeros([ranked.shape[0]], tl.float32)
+        inside = tl.where(e // SIZE == g, keys, LEAST)
+        total = tl.zeros([keys.shape[0]], tl.float32)
         for _ in tl.static_range(GROUP_TOP):
-            at, best = _largest(ranked, is_free, e)
-            is_free = is_free & (e != at[:, None])
+            at, best = _largest(inside)
+            inside = tl.where(e == at[:, None], LEAST, inside)
             total += best
         sums = tl.where(group == g, total[:, None], sums)
-    is_free = (group < GROUPS) & (sums == sums)
-    is_allowed = e < 0
+    of_groups = tl.where(group < GROUPS, _keys(sums, group), LEAST)
+    allowed = tl.full(keys.shape, LEAST, tl.int64)
     for _ in tl.static_range(TOP_GROUPS):
-        at, best = _largest(sums, is_free, group)
-        is_free = is_free & (group != at[:, None])
-        is_allowed = is_allowed | (e // SIZE == at[:, None])
-    return is_allowed & is_there
+        at, best = _largest(of_groups)
+        of_groups = tl.where(group == at[:, None], LEAST, of_groups)
+        allowed = tl.where(e // SIZE == at[:, None], keys, allowed)
+    return allowed
 
 
 @triton.jit
 def _choose(
     logits, correction, expert_scale, factor, E: tl.constexpr, EP: tl.constexpr, TOP: tl.constexpr,
-    WIDTH: tl.constexpr, SCORING: tl.constexpr, CHOSEN: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr,
+    SCORING: tl.constexpr, CHOSEN: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr,
     GROUP_TOP: tl.constexpr, NORMALIZE: tl.constexpr, CORRECTION: tl.constexpr, SCALE: tl.constexpr,
 ):  # fmt: skip
-    """Choose by logits [tokens, EP]. Return weights and experts [tokens, WIDTH], and 1 + each expert's rank or 0."""
+    """Choose by logits [tokens, EP]. Return weights and experts in the first TOP columns of [tokens, EP], and 1 + each
+    expert's rank or 0. All have one shape, so that numbers stay with their threads."""
     e = tl.arange(0, EP)[None, :]
     is_there = e < E
     scores = logits if CHOSEN else _scores(logits, is_there, SCORING)
     ranked = scores
     if CORRECTION:
         ranked += tl.load(correction + tl.arange(0, EP), mask=tl.arange(0, EP) < E, other=0.0)[None, :]
-    ranked = tl.where(ranked == ranked, ranked, NOTHING)  # what is not a number is chosen last
+    keys = tl.where(is_there, _keys(ranked, e), LEAST)
     if GROUPS > 1:
-        is_allowed = _is_in_best_groups(ranked, e, is_there, E, GROUPS, TOP_GROUPS, GROUP_TOP)
-        ranked = tl.where(is_allowed, ranked, NOTHING)
-    r = tl.arange(0, WIDTH)[None, :]
-    is_free = is_there & (ranked == ranked)
-    weights = tl.zeros([logits.shape[0], WIDTH], tl.float32)
-    experts = tl.zeros([logits.shape[0], WIDTH], tl.int32)
+        keys = _within_groups(keys, e, E, GROUPS, TOP_GROUPS, GROUP_TOP)
+    weights = tl.zeros([logits.shape[0], EP], tl.float32)
+    experts = tl.zeros([logits.shape[0], EP], tl.int32)
     ranks = tl.zeros([logits.shape[0], EP], tl.int32)
     for rank in range(TOP):
-        at, _ = _largest(ranked, is_free, e)
+        at, best = _largest(keys)
         is_it = e == at[:, None]
-        is_free = is_free & (e != at[:, None])
+        if CORRECTION:
+            best = tl.sum(tl.where(is_it, scores, 0.0), 1)
+        keys = tl.where(is_it, LEAST, keys)
         ranks = tl.where(is_it, rank + 1, ranks)
-        weights = tl.where(r == rank, tl.sum(tl.where(is_it, scores, 0.0), 1)[:, None], weights)
-        experts = tl.where(r == rank, at[:, None], experts)
-    is_rank = r < TOP
+        weights = tl.where(e == rank, best[:, None], weights)
+        experts = tl.where(e == rank, at[:, None], experts)
+    is_rank = e < TOP
     if CHOSEN:
         weights = tl.where(is_rank, _scores(weights, is_rank, SCORING), 0.0)
     if NORMALIZE:
@@ -168,7 +187,7 @@ def _choose(
 @triton.jit(do_not_specialize=["T"])
 def _route(
     x, weight, bias, correction, expert_scale, weights, chosen, counts, T, factor, softcap, E: tl.constexpr,
-    EP: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, TOP: tl.constexpr, WIDTH: tl.constexpr,
+    EP: tl.constexpr, K: tl.constexpr, BK: tl.constexpr, TOP: tl.constexpr,
     SCORING: tl.constexpr, CHOSEN: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr,
     GROUP_TOP: tl.constexpr, NORMALIZE: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr,
     CORRECTION: tl.constexpr, SCALE: tl.constexpr, CHAINED: tl.constexpr,
@@ -189,10 +208,10 @@ def _route(
         acc = tl.dot(a, w, acc, input_precision="ieee")
     acc = _limited(acc, bias, rows, softcap, BIAS, SOFTCAP)
     chosen_weights, ids, ranks = _choose(
-        acc, correction, expert_scale, factor, E, EP, TOP, WIDTH, SCORING, CHOSEN, GROUPS, TOP_GROUPS, GROUP_TOP,
+        acc, correction, expert_scale, factor, E, EP, TOP, SCORING, CHOSEN, GROUPS, TOP_GROUPS, GROUP_TOP,
         NORMALIZE, CORRECTION, SCALE,
     )  # fmt: skip
-    _write_choice(weights, chosen, chosen_weights, ids, tokens, is_there, TOP, WIDTH)
+    _write_choice(weights, chosen, chosen_weights, ids, tokens, is_there, TOP, EP)
     is_chosen = (ranks > 0) & is_there[:, None]
     tl.store(counts + program * EP + e, tl.sum(is_chosen.to(tl.int32), 0))
 
@@ -207,8 +226,8 @@ def _limited(logits, bias, rows, softcap, BIAS: tl.constexpr, SOFTCAP: tl.conste
 
 
 @triton.jit
-def _write_choice(weights, chosen, numbers, ids, tokens, is_there, TOP: tl.constexpr, WIDTH: tl.constexpr):
-    r = tl.arange(0, WIDTH)[None, :]
+def _write_choice(weights, chosen, numbers, ids, tokens, is_there, TOP: tl.constexpr, EP: tl.constexpr):
+    r = tl.arange(0, EP)[None, :]
     at = tokens[:, None] * TOP + r
     mask = is_there[:, None] & (r < TOP)
     tl.store(weights + at, numbers, mask=mask)
@@ -219,20 +238,20 @@ def _write_choice(weights, chosen, numbers, ids, tokens, is_there, TOP: tl.const
 def _route_few(
     x, norm, weight, bias, correction, expert_scale, weights, chosen, normed, logits, arrived, pairs, experts, ends,
     used, T, eps, factor, softcap, E: tl.constexpr, EP: tl.constexpr, K: tl.constexpr, BK: tl.constexpr,
-    TOP: tl.constexpr, WIDTH: tl.constexpr, SCORING: tl.constexpr, CHOSEN: tl.constexpr, GROUPS: tl.constexpr,
+    TOP: tl.constexpr, SCORING: tl.constexpr, CHOSEN: tl.constexpr, GROUPS: tl.constexpr,
     TOP_GROUPS: tl.constexpr, GROUP_TOP: tl.constexpr, NORMALIZE: tl.constexpr, SOFTCAP: tl.constexpr,
     BIAS: tl.constexpr, CORRECTION: tl.constexpr, SCALE: tl.constexpr, NORM: tl.constexpr, BE: tl.constexpr,
-    BM: tl.constexpr, CHAINED: tl.constexpr,
+    BT: tl.constexpr, BM: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     program, num_programs = tl.program_id(0), tl.num_programs(0)
-    tokens = tl.arange(0, BM)
+    tokens = tl.arange(0, BT)
     is_there = tokens < T
     e = program * BE + tl.arange(0, BE)
     rows = tl.minimum(e, E - 1)
     k = tl.arange(0, BK)
     follow(CHAINED)
-    acc = tl.zeros([BE, BM], tl.float32)
-    squares = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BE, BT], tl.float32)
+    squares = tl.zeros([BT], tl.float32)
     for start in tl.range(0, K, BK):
         columns = start + k
         w = tl.load(weight + rows[:, None] * K + columns[None, :], mask=(columns < K)[None, :], other=0.0)
@@ -262,10 +281,10 @@ def _route_few(
         all_logits = tl.load(logits + tokens[:, None] * EP + every[None, :], exists, other=0.0, cache_modifier=".cg")
         all_logits = _limited(all_logits, bias, tl.minimum(every, E - 1), softcap, BIAS, SOFTCAP)
         chosen_weights, ids, ranks = _choose(
-            all_logits, correction, expert_scale, factor, E, EP, TOP, WIDTH, SCORING, CHOSEN, GROUPS, TOP_GROUPS,
+            all_logits, correction, expert_scale, factor, E, EP, TOP, SCORING, CHOSEN, GROUPS, TOP_GROUPS,
             GROUP_TOP, NORMALIZE, CORRECTION, SCALE,
         )  # fmt: skip
-        _write_choice(weights, chosen, chosen_weights, ids, tokens, is_there, TOP, WIDTH)
+        _write_choice(weights, chosen, chosen_weights, ids, tokens, is_there, TOP, EP)
         ranks = tl.where(is_there[:, None], ranks, 0)
         total = tl.sum((ranks > 0).to(tl.int32), 0)
         places = write_tiles(total, experts, ends, used, 0, 1, T, BM, EP)
@@ -278,33 +297,31 @@ def route(x: Tensor, router: Router) -> Choice:
     choice = _empty(tokens, router, x.device)
     counts = empty_counts(tokens, len(router.weight), x.device)
     args = (x, router.weight, *vectors, *choice[:2], counts, tokens, router.factor, router.softcap)
-    constants = router.constants | _has(router)
+    constants = router.constants_of_many | _has(router)
     wide = constants["EP"] > 256
     launch(_route, (triton.cdiv(tokens, TOKENS.value),), args, constants, LaunchShape(8 if wide else 4, 3))
     return choice._replace(counts=counts)
 
 
-def route_few(x: Tensor, norm: Norm | None, router: Router, scratch: Scratch) -> tuple[Choice, Tensor]:
-    """Choose experts for few tokens x [T, dim], after an RMS norm if there is one; return x, normed, too."""
+def route_few(x: Tensor, norm: Norm | None, router: Router, scratch: Scratch, height: int) -> tuple[Choice, Tensor]:
+    """Choose experts for few tokens x [T, dim], after an RMS norm if there is one; return x, normed, too.
+
+    height: of the tiles of the grouping.
+    """
     tokens, vectors = len(x), (router.bias, router.correction, router.expert_scale)
     choice = _empty(tokens, router, x.device)
     normed = x if norm is None else torch.empty_like(x)
-    height = few_height(tokens)
     grouping = Grouping.empty(tokens, router.top, len(router.weight), height, x.device)
     weight, eps = (None, 0.0) if norm is None else norm[:2]
     args = (
         x, weight, router.weight, *vectors, *choice[:2], normed, scratch.partial, scratch.arrived, *grouping[:4],
         tokens, eps, router.factor, router.softcap,
     )  # fmt: skip
-    constants = router.constants | _has(router) | {"NORM": norm is not None, "BE": ROWS, "BM": height}
-    launch(_route_few, (triton.cdiv(len(router.weight), ROWS),), args, constants, LaunchShape(4, 4))
+    constants = router.constants | _has(router) | {"NORM": norm is not None, "BE": ROWS}
+    constants |= {"BT": max(16, triton.next_power_of_2(tokens)), "BM": height}
+    shape = LaunchShape(4, 4) if tokens <= 16 else LaunchShape(8, 3)
+    launch(_route_few, (triton.cdiv(len(router.weight), ROWS),), args, constants, shape)
     return choice._replace(grouping=grouping), normed
-
-
-def few_height(num_tokens: int) -> int:
-    """Return the height of tiles of so few tokens: no expert has more than one tile."""
-    assert num_tokens <= MAX_FEW
-    return 16 if num_tokens <= 16 else 32
 
 
 def _empty(tokens: int, router: Router, device: torch.device) -> Choice:

@@ -15,13 +15,13 @@ from quire.graph.weight import Weights
 
 from . import QUANTIZED
 from .buffers import BLOCK
-from .lower import planned_buffers
+from .lower import walk_graph
 from .pack import packed_format
 
 
 def planned_buffer_bytes(graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int:
     """Return the bytes of all buffers of the program that `lower` would make of this graph."""
-    buffers = planned_buffers(graph, WeightHeaders(weights, options.precision), options.fuse)
+    buffers = walk_graph(graph, WeightHeaders(weights, options.precision), options.fuse).buffers
     if "logits" in graph.outputs:
         buffers.allocate_new(
             -(-graph.output.dim // BLOCK), for_logits=True

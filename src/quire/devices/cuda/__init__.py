@@ -14,12 +14,19 @@ TO_ACTIVATIONS = (
     *("q8_0", "q5_0", "q5_1", "q2_k", "q3_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"),
     *("bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"),
 )
+# Experts' matrices, as _triton/packing.py stores them: most as they are, some in more bits.
+STACKS = {
+    **{name: name for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "mxfp4", "int4")},
+    **dict.fromkeys(("q2_k", "q3_k"), "q4_k"),
+    **dict.fromkeys(("iq4_nl", "iq4_xs"), "q8_0"),
+}
 
 FACTS = DeviceFacts(
     name="cuda",
     memory=DeviceMemory(MemoryKind.OWN),
     kv_formats=("bf16", "f32", "f16", "f8_e4m3"),
     weight_formats={FP8: FP8, **dict.fromkeys(TO_INT4, INT4), **dict.fromkeys(TO_ACTIVATIONS, ACTIVATIONS)},
+    stack_formats=STACKS,
     conversions=("fp8", "plain"),
     fused_ops=frozenset(
         {

@@ -23,10 +23,14 @@ from quire.types.errors import OutOfDeviceMemory
 from . import ACTIVATIONS, FACTS
 from .attention import AttendCache
 from .caches import Caches
+from .expert_placement import HostChoice
+from .experts import Route
 from .few_rows import FewRows
+from .host_experts import EXPERT_OPS, HostExperts, host_share, measure_bandwidths, other_bytes, report
 from .instructions import Attend, Instruction
 from .latent import EXPANDED_TOKENS, AttendLatent
 from .lower import Lowering
+from .plan import most_held_bytes
 from .program import CudaProgram
 from .sampler import DeviceSampler
 from .tiles import ProductKey, TileChoice, Tiles, shipped
@@ -43,6 +47,7 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f
 FIXED_CHUNK = 512  # keys, in deterministic mode
 HEADROOM = 1 << 30  # bytes left for the driver, graphs and fragmentation
 CTAS_PER_SM = 3
+WORK_BYTES = 1 << 30  # of attention, sampling, and products of the library
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,9 @@ class CudaDevice:
         tiles = Tiles(_num_processors(device), is_fixed, _known(device, table))
         placer = Placer(weights, device, dtype, tiles, options.quantize)
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
+        room = self._room(graph, weights, limits, options)
+        placer.host_share = host_share(graph, placer, HostChoice(options.experts_on_host), room)
+        bandwidths = measure_bandwidths(device) if placer.host_share else None
         graph = prepare_graph(graph, options.fuse)
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
@@ -84,9 +92,12 @@ class CudaDevice:
         if placer.dequantized:
             kinds = ", ".join(sorted(placer.dequantized))
             logger.info("matrices in %s are dequantized: there is no kernel for these formats", kinds)
+        hosted = HostExperts.of(instructions)
+        if hosted is not None:
+            logger.info(report(hosted.layers, other_bytes(graph, placer), bandwidths))
         program = CudaProgram(
             instructions, graph.output.id, lowering.caches, limits, work, sampler, device, captures,
-            table=None if is_fixed else table, tunes=options.tune,
+            table=None if is_fixed else table, tunes=options.tune, hosted=hosted,
         )  # fmt: skip
         try:
             if device.type == "cuda":
@@ -101,7 +112,7 @@ class CudaDevice:
         except OutOfDeviceMemory:
             raise DeviceUnavailable(
                 "The GPU has too little memory for this model and the largest step. Use a smaller model, quantize it, "
-                "or lower max_step_tokens."
+                f"or lower max_step_tokens.{_advice(graph)}"
             ) from None
         return program
 
@@ -124,6 +135,16 @@ class CudaDevice:
             )
         return torch.device("cuda", torch.cuda.current_device()) if self.place == "cuda" else torch.device(self.place)
 
+    def _room(self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int | None:
+        """Return the bytes that the GPU has for weights beside the KV cache of one context, and the largest step."""
+        if self.place != "cuda":
+            return None
+        free, total = torch.cuda.mem_get_info()
+        values = sum(spec.values_per_token for spec in graph.caches) * limits.block_tokens
+        cache = values * DTYPES[limits.kv_dtype].itemsize * (1 + (limits.num_blocks or limits.max_blocks))
+        step = most_held_bytes(graph, weights, limits, options) + WORK_BYTES
+        return min(int(total * options.memory_share), free) - HEADROOM - cache - step
+
     def _fitting(self, program: CudaProgram, graph: Graph, limits: Limits, share: float) -> int:
         """Return the KV blocks that fit beside the largest step, which is run once to measure its memory."""
         if program.device.type != "cuda" or not program.caches.specs:
@@ -142,10 +163,15 @@ class CudaDevice:
         if num_blocks < limits.max_blocks:
             raise DeviceUnavailable(
                 f"The GPU has room for {max(num_blocks, 0)} KV blocks beside this model, but one context needs "
-                f"{limits.max_blocks}. Use a smaller model, quantize it, or lower max_context."
+                f"{limits.max_blocks}. Use a smaller model, quantize it, or lower max_context.{_advice(graph)}"
             )
         logger.info("%.1f GB of KV cache: %d blocks", num_blocks * size / 1e9, num_blocks)
         return num_blocks
+
+
+def _advice(graph: Graph) -> str:
+    has_experts = any(node.op.name in EXPERT_OPS for node in graph.nodes)
+    return " Or set experts_on_host to more GB of experts than are in host memory now." if has_experts else ""
 
 
 def _variants(instructions: list[Instruction], caches: Caches, is_fixed: bool) -> tuple[Variant, ...]:
@@ -157,10 +183,11 @@ def _variants(instructions: list[Instruction], caches: Caches, is_fixed: bool) -
 def _compile(program: CudaProgram, limits: Limits) -> None:
     """Compile all kernels, so that no request waits for a compiler."""
     began, captures = time.monotonic(), program.captures
+    counts = {count for each in program.instructions if isinstance(each, Route) for count in each.first_counts}
     program.captures = False
 
     def run() -> None:
-        for batch in warm_up_steps(limits):
+        for batch in warm_up_steps(limits, sorted(counts)):
             program.launch(batch).result()
 
     num_new = compile_ahead(run)

@@ -8,13 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.devices._triton.experts import Activation, Sum, expert_in, expert_out
-from quire.devices._triton.grouping import Grouping, count_pairs, group_pairs
+from quire.devices._triton.expert_formats import bytes_of
+from quire.devices._triton.experts import Activation, Inward, Sum, expert_in, expert_out
+from quire.devices._triton.grouping import Grouping, count_pairs, count_reads, group_pairs
 from quire.devices._triton.norm import Norm, add_norm
 from quire.devices._triton.route import Router, route, route_few
+from quire.devices._triton.route_one import can_route_one, route_one
 from quire.devices._triton.stream import Scratch
 from quire.graph.graph import Node
 
+from .expert_sizes import first_counts
 from .expert_tiles import ExpertKey, ExpertTiles
 from .expert_weights import ExpertMatrices, place_experts
 from .instructions import Run
@@ -23,7 +26,7 @@ from .weights import Placer
 
 @dataclass(slots=True, eq=False)
 class RouterMatrix:
-    """The matrix of a router, as an earlier product prefetches it. It prefetches nothing itself."""
+    """The matrix of a router, as an earlier product prefetches it."""
 
     router: Router
     ahead: Tensor | None = field(default=None, init=False)
@@ -47,6 +50,11 @@ class Route:
     weights: int
     chosen: int
 
+    @property
+    def first_counts(self) -> list[int]:
+        """The smallest number of tokens for each kernel of these experts."""
+        return first_counts(self.linear.router.top, len(self.linear.router.weight))
+
     def __call__(self, run: Run) -> None:
         x: Tensor = run.values[self.value]
         delta, norm = run.pending.pop(self.value, None), self.norm
@@ -55,10 +63,15 @@ class Route:
         elif delta is not None:
             run.pending[self.value] = delta
             x = run.whole(self.value)
+        router = self.linear.router
         if self.tiles.is_few(len(x)):
-            choice, x = route_few(x, norm, self.linear.router, self.scratch)
+            height = self.tiles.height(len(x), router.top, len(router.weight))
+            if len(x) == 1 and can_route_one(router):
+                choice, x = route_one(x, norm, router, self.scratch, height)
+            else:
+                choice, x = route_few(x, norm, router, self.scratch, height)
         else:
-            choice = route(x, self.linear.router)
+            choice = route(x, router)
         if self.normed is not None:
             run.values[self.normed] = x
         run.values[self.weights], run.values[self.chosen] = choice.weights, choice.chosen
@@ -75,13 +88,19 @@ class ExpertLinears:
     tiles: ExpertTiles
     scratch: Scratch
     ahead: Tensor | None = field(default=None, init=False)  # the first weights of the next product, as bytes
+    reads: Tensor | None = field(default=None, init=False)  # int32 [experts]: counts how often each is read
 
     def __call__(self, x: Tensor, weights: Tensor, grouping: Grouping, total: Tensor, adds: bool) -> None:
         """Write the weighted sum of the experts' answers to `total` [T, dim], or add it to that."""
         top, activation = weights.shape[1], self.activation
+        if self.reads is not None:
+            count_reads(grouping, self.reads)
         is_few = self.tiles.is_few(len(x))
         inward, outward = self.inward.matrices, self.outward.matrices
-        hidden = expert_in(x, weights, inward, activation, grouping, self.tiles.find(self.key(grouping.height, True)))
+        first = Inward(inward, activation)
+        if is_few and self.reads is None:  # all experts are on the GPU
+            first = Inward(inward, activation, outward.addresses, bytes_of(outward.format, *outward[2:4]))
+        hidden = expert_in(x, weights, first, grouping, self.tiles.find(self.key(grouping.height, True)))
         to = Sum(total, adds, self.scratch if is_few else None, self.ahead)
         tile = self.tiles.find(self.key(grouping.height, False))
         expert_out(hidden, None if activation.on_input else weights, top, outward, grouping, tile, to)
@@ -111,6 +130,7 @@ class Experts:
     weights: int
     chosen: int
     linear: ExpertLinears
+    top: int  # experts of a token
     out: int
     residual: int | None = None
     copies: bool = False
@@ -153,6 +173,13 @@ def lower_route(node: Node, placer: Placer, norm: Norm | None, tiles: ExpertTile
     return Route(node.inputs[0].id, norm, RouterMatrix(router), placer.scratch, tiles, normed_id, weights, chosen)
 
 
+def stacks_of(node: Node) -> tuple[list[str], list[str]]:
+    """The names of the stacks of experts or experts_add: gate, if there is one, and up; down."""
+    return [str(name) for word in ("gate", "up") if (name := node.weights[word]) is not None], [
+        str(node.weights["down"])
+    ]
+
+
 def lower_experts(node: Node, placer: Placer, tiles: ExpertTiles, copies: bool) -> Experts:
     """Lower experts or experts_add."""
     names = {word: node.weights[word] for word in ("gate", "up", "down")}
@@ -166,4 +193,4 @@ def lower_experts(node: Node, placer: Placer, tiles: ExpertTiles, copies: bool) 
     linear = ExpertLinears(inward, outward, activation, tiles, placer.scratch)
     x, weights, chosen = (node.input(name).id for name in ("x", "weights", "chosen"))
     residual = node.input("residual").id if "residual" in node.op.inputs else None
-    return Experts(x, weights, chosen, linear, node.output.id, residual, copies)
+    return Experts(x, weights, chosen, linear, node.input("weights").dim, node.output.id, residual, copies)

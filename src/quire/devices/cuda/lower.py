@@ -43,7 +43,7 @@ from .plain import EmbedPositions, Map, Multiply, Normalize, Part, Rotate, Scale
 from .values import SUMS, HeldValues
 from .weights import Placer
 
-AHEAD_BYTES = 4 << 20  # more would evict from the cache what the running product still needs
+AHEAD_BYTES = 4 << 20  # more would delay what the running product still reads, and evict it from the cache
 
 
 class Lowering:

@@ -15,17 +15,19 @@ from quire.devices._triton.packing import (
     int4_format,
     join_rows,
     pack,
+    random_unpacked,
     unpack_blocks,
     unpack_int4,
 )
 from quire.devices.facts import DeviceUnavailable
 from quire.graph.weight import Weight
 from quire.weights.quantized_tensors import INT4, as_grouped_int4
+from quire.weights.random_weights import RandomTensor
 
 from .weights import as_tensor
 
 
-def packed_format(weights: Sequence[Weight]) -> str | None:
+def common_packed_format(weights: Sequence[Weight]) -> str | None:
     """Return the packed format of stacks whose rows are concatenated. None: they have none, or not the same."""
     formats = {_format_of(weight) for weight in weights}
     return formats.pop() if len(formats) == 1 else None
@@ -50,6 +52,8 @@ def packed_matrix(weights: Sequence[Weight], format: str, device: torch.device) 
 
 
 def _unpacked(weight: Weight, format: str, device: torch.device) -> Unpacked:
+    if isinstance(weight.source, RandomTensor):
+        return random_unpacked(PACKED[format], (weight.shape[0], weight.shape[1]), weight.source.std, device)
     if weight.format != INT4:
         return unpack_blocks(format, as_tensor(weight.raw()).to(device).view(weight.shape[0], -1))
     parts = as_grouped_int4(weight)

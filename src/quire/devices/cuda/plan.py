@@ -7,6 +7,7 @@ from quire.graph.graph import Graph, Node, Value
 from quire.graph.weight import Weights
 
 from . import ACTIVATIONS, FP8
+from .expert_sizes import count_bytes, grouping_bytes, is_few, most_tiles, tile_height
 from .values import SUMS, HeldValues, prepare_graph
 
 FLOAT32_BYTES = 4
@@ -34,15 +35,22 @@ class _Sizes:
         self.graph, self.weights, self.limits = graph, weights, limits
         self.values = HeldValues(graph)
         self._value_bytes = FLOAT32_BYTES if (options.dtype or ACTIVATIONS) == "f32" else 2
+        self._is_fixed = options.deterministic
         self._converts = options.quantize == "fp8"
 
     def made_by(self, node: Node) -> dict[int, int]:
         """Return the bytes of a node's outputs. The product that a sum adds is held until the sum is read."""
         parts = 2 if node.op.name in SUMS else 1
+        if "top" in node.attrs:
+            return self._routed(node)
         return {value.id: self._of(value, parts * value.dim) for value in node.outputs}
 
     def inside(self, node: Node) -> int:
         """Return the bytes of the normed input, and of the product that is rotated or activated."""
+        if "chosen" in node.op.inputs:
+            return self._inside_experts(node)
+        if "top" in node.attrs:
+            return 0
         matrices = self._matrices(node)
         if not matrices:
             return 0
@@ -50,6 +58,8 @@ class _Sizes:
             num_heads, nope_dim, dim = self.weights[str(node.weights["keys"])].shape
             return self._of(node.output, 2 * num_heads * dim + num_heads * nope_dim + node.output.dim)
         product = sum(self.weights[name].shape[-2] for name in matrices)
+        if "chosen" in node.op.inputs:  # each expert of a token has products of its own
+            product *= node.input("chosen").dim
         is_output = node.op.name in (*SUMS, "linear", "normed_linear", "head", "normed_head")
         if is_output and not self._is_fp8(matrices):
             product = 0
@@ -57,9 +67,40 @@ class _Sizes:
         queries = node.output.dim if node.cache is not None else 0  # rotated, in their own buffer
         return self._of(node.outputs[0], product + queries) + self._of(node.inputs[0], normed)
 
+    def _routed(self, node: Node) -> dict[int, int]:
+        """Return the bytes of a choice of experts; its grouping, or its counts, are held as long as the numbers."""
+        *normed, weights, chosen = node.outputs
+        sizes = {value.id: self._of(value, value.dim) for value in normed}
+        tokens, num_experts = self._rows(chosen), int(self.graph.shapes[str(node.weights["weight"])][0])
+        sizes[weights.id] = sizes[chosen.id] = tokens * chosen.dim * FLOAT32_BYTES
+        if is_few(tokens, self._is_fixed):
+            height, num_tiles = self._tiles(chosen, num_experts)
+            sizes[chosen.id] += grouping_bytes(num_tiles, height)
+        else:
+            sizes[chosen.id] += count_bytes(tokens, num_experts)
+        return sizes
+
+    def _inside_experts(self, node: Node) -> int:
+        """Return the bytes of the products of all pairs (token, chosen expert), and of their grouping."""
+        chosen = node.input("chosen")
+        num_experts, ffn, dim = (int(size) for size in self.graph.shapes[str(node.weights["up"])])
+        height, num_tiles = self._tiles(chosen, num_experts)
+        hidden = num_tiles * height * ffn * self._value_bytes
+        if is_few(self._rows(chosen), self._is_fixed):
+            return hidden
+        return hidden + self._of(chosen, chosen.dim * dim) + grouping_bytes(num_tiles, height)
+
+    def _tiles(self, chosen: Value, num_experts: int) -> tuple[int, int]:
+        """Return the height of tiles, and the most that there can be."""
+        sizes = self._rows(chosen), chosen.dim, num_experts
+        height = tile_height(*sizes, self._is_fixed)
+        return height, most_tiles(*sizes, height)
+
+    def _rows(self, value: Value) -> int:
+        return self.limits.max_logits if value.shape[0] == "logits" else self.limits.max_tokens
+
     def _of(self, value: Value, dim: int) -> int:
-        rows = self.limits.max_logits if value.shape[0] == "logits" else self.limits.max_tokens
-        return rows * dim * (FLOAT32_BYTES if self.values.is_float32(value) else self._value_bytes)
+        return self._rows(value) * dim * (FLOAT32_BYTES if self.values.is_float32(value) else self._value_bytes)
 
     def _matrices(self, node: Node) -> list[str]:
         """Return the names of the matrices that a node multiplies with."""

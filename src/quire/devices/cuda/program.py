@@ -38,6 +38,7 @@ from .attention import AttendsWide
 from .caches import Caches
 from .capture import Buckets, CapturedStep, GraphKind, capture
 from .experts import Experts
+from .host_experts import HostExperts
 from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, fill
 from .instructions import AddProduct, Attend, Gate, Head, Instruction, Run
 from .int4 import Int4Linear
@@ -84,6 +85,7 @@ class CudaProgram:
     wide: AttendsWide | None = None  # a kernel for attention of prompts
     table: TunedTable | None = None  # of the fastest tiles
     tunes: bool = False  # in idle time
+    hosted: HostExperts | None = None  # experts in host memory
     max_in_flight: int = IN_FLIGHT
     _buckets: Buckets = field(init=False)
     num_padded: int = 0  # padding rows computed so far
@@ -167,6 +169,8 @@ class CudaProgram:
         sizes = StepSizes(len(batch.token_ids), len(batch.lengths), len(batch.logits_at))
         mode = sampling_mode(batch.draws)
         with self.on_stream(), torch.no_grad():
+            if self.hosted is not None:
+                self.hosted.before_step()
             captured = self._captured_for(
                 sizes, GraphKind(bool(len(batch.groups)), "none" if mode == "masked" else mode)
             )
@@ -196,10 +200,14 @@ class CudaProgram:
             return pending
 
     def use_idle_time(self) -> bool:
-        """Capture the next bucket, once a step could have used one; then time a tuning candidate, if tuning is on.
+        """Move experts; capture the next bucket, once a step could have used one; then tune, if tuning is on.
 
         Return False if nothing is left to do, or there is no memory for it.
         """
+        if self.hosted is not None:
+            with self.on_stream(), torch.no_grad():
+                if self.hosted.advance():
+                    return True
         if not self._uses or None in self._captured.values() or not _has_room():
             return False
         key = next((each for each in self._idle_captures() if each not in self._captured), None)

@@ -29,9 +29,10 @@ def as_template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return written
 
 
-def as_template_tools(tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
+def as_template_tools(tools: Sequence[Tool], sorts_keys: bool = False) -> list[dict[str, Any]] | None:
     """For `ChatTemplate.render`. None if there are none: some templates write about tools for an empty list."""
-    return [_tool(tool) for tool in tools] or None
+    written = [_tool(tool) for tool in tools] or None
+    return json.loads(json.dumps(written, sort_keys=True)) if sorts_keys else written
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

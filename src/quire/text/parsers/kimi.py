@@ -47,4 +47,4 @@ def _with_own_ids(messages: Sequence[Message]) -> Iterator[Message]:
         yield replace(message, tool_calls=tuple(calls), tool_call_id=answered and ids.get(answered, answered))
 
 
-STYLE = ToolStyle("kimi", _CALLS.marks, knows, _CALLS.parser, rules, prepare)
+STYLE = ToolStyle("kimi", _CALLS.marks, knows, _CALLS.parser, rules, prepare, sorts_keys=True)

@@ -90,3 +90,4 @@ class ToolStyle:
     whole: Callable[[Sequence[Tool], str], Parser] | None = None
     # Does what `prepare` does, for a template that writes calls but no tools. None: all templates write tools.
     describe: Callable[[Sequence[Message], Sequence[Tool]], TemplateInput] | None = None
+    sorts_keys: bool = False  # templates get tools with sorted keys: the family's own code sorts them
