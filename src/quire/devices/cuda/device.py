@@ -24,6 +24,7 @@ from . import ACTIVATIONS, FACTS
 from .attention import AttendCache
 from .caches import Caches
 from .expert_placement import HostChoice
+from .experts import Route
 from .few_rows import FewRows
 from .host_experts import EXPERT_OPS, HostExperts, host_share, measure_bandwidths, other_bytes, report
 from .instructions import Attend, Instruction
@@ -181,10 +182,11 @@ def _variants(instructions: list[Instruction], caches: Caches, is_fixed: bool) -
 def _compile(program: CudaProgram, limits: Limits) -> None:
     """Compile all kernels, so that no request waits for a compiler."""
     began, captures = time.monotonic(), program.captures
+    counts = {count for each in program.instructions if isinstance(each, Route) for count in each.first_counts}
     program.captures = False
 
     def run() -> None:
-        for batch in warm_up_steps(limits):
+        for batch in warm_up_steps(limits, sorted(counts)):
             program.launch(batch).result()
 
     num_new = compile_ahead(run)

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from quire.devices._triton.chain import compile_ahead
-from quire.devices._triton.experts import ExpertTile, Sum, expert_in, expert_out
+from quire.devices._triton.experts import ExpertTile, Inward, Sum, expert_in, expert_out
 from quire.devices._triton.grouping import Grouping, group_pairs
 from quire.devices._triton.norm import Norm
 from quire.devices._triton.route import Choice, Router, route, route_few
+from quire.devices._triton.route_one import route_one
 from quire.graph.graph import ExpertChoice, Graph, Node, Value
 from quire.graph.weight import Weight
 from quire.ops import experts as experts_op
@@ -110,12 +111,13 @@ class ExpertTimes:
         for router, linear in zip(self.routers, self.linears, strict=True):
             x = torch.randn((num_tokens, self.shape.dim), device=self.device).bfloat16()
             if self.tiles.is_few(num_tokens):
-                choice, _ = route_few(x, norm, router, self.placer.scratch, self._height(num_tokens))
+                choice, _ = _few(num_tokens)(x, norm, router, self.placer.scratch, self._height(num_tokens))
             else:
                 choice = route(x, router)
             grouping = choice.grouping or self._group(choice)
             tile = self._tile(linear, grouping, True)
-            hidden = expert_in(x, choice.weights, linear.inward.matrices, linear.activation, grouping, tile)
+            first = Inward(linear.inward.matrices, linear.activation)
+            hidden = expert_in(x, choice.weights, first, grouping, tile)
             made.append(Layer(router, norm, linear, x, choice, grouping, hidden, torch.zeros_like(x)))
         return made
 
@@ -134,14 +136,16 @@ class ExpertTimes:
     def route(self, layer: Layer) -> None:
         """The norm, the choice and the grouping."""
         if self.tiles.is_few(len(layer.x)):
-            route_few(layer.x, layer.norm, layer.router, self.placer.scratch, layer.grouping.height)
+            kernel, height = _few(len(layer.x)), layer.grouping.height
+            kernel(layer.x, layer.norm, layer.router, self.placer.scratch, height)
         else:
             self._group(route(layer.x, layer.router))
 
     def multiply_in(self, layer: Layer, tile: ExpertTile | None = None) -> None:
         """Gate, up and the activation."""
         linear, tile = layer.linear, tile or self._tile(layer.linear, layer.grouping, True)
-        expert_in(layer.x, layer.choice.weights, linear.inward.matrices, linear.activation, layer.grouping, tile)
+        first = Inward(linear.inward.matrices, linear.activation)
+        expert_in(layer.x, layer.choice.weights, first, layer.grouping, tile)
 
     def multiply_out(self, layer: Layer, tile: ExpertTile | None = None) -> None:
         """Down and the sum."""
@@ -207,6 +211,10 @@ class ExpertTimes:
             return self.seconds(layers, kernel)
         except Exception:  # any error of a compiler or driver: the tile is not used
             return math.inf
+
+
+def _few(num_tokens: int) -> Callable[..., tuple[Choice, Tensor]]:
+    return route_one if num_tokens == 1 else route_few
 
 
 def _run_all(kernel: Callable[..., None], layer: Layer, tiles: Sequence[ExpertTile]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,8 +23,8 @@ def largest_step(limits: Limits) -> Batch:
     return _step([(0, count) for count in counts], limits)
 
 
-def warm_up_steps(limits: Limits) -> Iterator[Batch]:
-    """Yield a step of each kind."""
+def warm_up_steps(limits: Limits, token_counts: Iterable[int] = ()) -> Iterator[Batch]:
+    """Yield a step of each kind, and prompts of these numbers of tokens."""
     row_counts = sorted({min(limits.max_rows, each + 1) for each in BUCKETS[:-1]})  # one in each bucket of products
     many, longest = row_counts[0], limits.max_blocks * limits.block_tokens
     context = min(3 * limits.block_tokens, longest - 1)
@@ -36,6 +36,9 @@ def warm_up_steps(limits: Limits) -> Iterator[Batch]:
         yield _step([(context, 1)] * rows, limits)
         if rows + UNSTREAMED <= limits.max_tokens:
             yield _step([(context, 1)] * (rows - 1) + [(0, min(longest, UNSTREAMED))], limits)
+    for count in token_counts:
+        if count <= min(limits.max_tokens, longest):
+            yield _step([(0, count)], limits)
     shared = -(-SHARED_TOKENS // max(many - 1, 1) // limits.block_tokens)
     if many > 1 and shared < limits.max_blocks:
         batch = _step([(shared * limits.block_tokens, 1)] * many, limits)
