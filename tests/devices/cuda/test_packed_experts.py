@@ -54,6 +54,8 @@ def expected(model: ExpertModel, num_tokens: int) -> np.ndarray:
 def test_logits_are_those_of_the_dequantized_weights(name: str, num_tokens: int, place: str):
     program = lowered(MODELS[name], place)
     assert relative_error(logits(program, num_tokens), expected(MODELS[name], num_tokens)) < 1e-4
+    (experts,) = (each for each in program.instructions if isinstance(each, Experts))
+    assert not experts.linear.scratch.arrived.any(), "counters of shares are reset for the next product"
 
 
 @pytest.mark.parametrize("name", MODELS)
