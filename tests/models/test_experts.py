@@ -12,7 +12,7 @@ import pytest
 
 from quire.graph.weight import ComputedTensor, StackedTensor
 from quire.models.draw import draw
-from quire.models.errors import BadCheckpoint
+from quire.models.errors import BadCheckpoint, UnsupportedModel
 from quire.models.moe import MoeConfig
 from quire.models.registry import all_architectures
 from quire.ops.registry import relative_error
@@ -69,6 +69,20 @@ def test_a_missing_expert_is_named(number, tmp_path):
     named = r"experts\.down_proj\.weight is \[7, 48, 40\]" if number == 7 else gone.replace(".", r"\.")
     with pytest.raises(BadCheckpoint, match=named):
         draw(replace(checkpoint, tensors=rest))
+
+
+@pytest.mark.parametrize("case", ["qwen3_moe", "granitemoe", "gpt_oss"])
+def test_a_gguf_file_with_gate_and_up_in_one_stack_has_the_same_weights(case):
+    apart = make_toy(case).as_gguf()
+    tensors = dict(apart.tensors)
+    for layer, kind in ((layer, kind) for layer in range(2) for kind in ("weight", "bias")):
+        names = [f"blk.{layer}.ffn_{word}_exps.{kind}" for word in ("gate", "up")]
+        if names[0] in tensors:
+            both = np.concatenate([tensors.pop(name).array for name in names], 1)
+            tensors |= as_tensors({f"blk.{layer}.ffn_gate_up_exps.{kind}": both})
+    found, expected = draw(replace(apart, tensors=tensors)).weights, draw(apart).weights
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[name].float32(), expected[name].float32()) for name in expected)
 
 
 def test_experts_of_different_shapes_are_refused(tmp_path):
@@ -228,3 +242,38 @@ def test_random_biases_of_experts_are_not_quantized(tmp_path):
     )
     bias = draw(open_checkpoint(tmp_path, "dummy")).weights["layers.1.experts.gate.bias"]
     assert (bias.shape, bias.format) == ((6, 40), "bf16") and np.abs(bias.float32()).max() < 0.2
+
+
+def read(config: dict[str, Any]) -> MoeConfig:
+    return draw(MemoryCheckpoint("dummy", config, {})).config
+
+
+def test_two_names_of_one_number_must_agree():
+    config = {**WITH_EXPERTS["Qwen3 30B A3B"], "num_local_experts": 128}
+    assert read(config).num_experts == 128
+    with pytest.raises(UnsupportedModel, match="num_experts = 128 and num_local_experts = 64"):
+        read({**config, "num_local_experts": 64})
+
+
+REFUSED = {
+    "more chosen than there are": ("Qwen3 30B A3B", {"num_experts_per_tok": 129}, "129 of 128 experts"),
+    "no experts": ("Qwen3 30B A3B", {"num_experts": 0}, "num_experts = 0"),
+    "layers that differ": ("Hunyuan A13B", {"moe_topk": [8] * 31 + [4]}, "moe_topk"),
+    "dense layers that are no list": ("Qwen3 30B A3B", {"mlp_only_layers": 3}, "mlp_only_layers = 3"),
+    "a window without layers": ("Qwen1.5 MoE A2.7B", {"use_sliding_window": True}, "use_sliding_window = True"),
+    "clipped queries": ("OLMoE 1B 7B", {"clip_qkv": 8.0}, r"clip_qkv = 8\.0"),
+    "another scoring": ("MiniMax M2", {"scoring_func": "softmax"}, "scoring_func = 'softmax'"),
+    "two sizes of rope": ("MiniMax M2", {"partial_rotary_factor": 0.25}, "rotary_dim = 64"),
+    "another activation": ("gpt-oss 20B", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+    "another quantization": ("gpt-oss 20B", {"quantization_config": {"quant_method": "nvfp4"}}, "nvfp4"),
+    "another least sum": ("Ernie 4.5 21B A3B", {"moe_norm_min": 0.1}, r"moe_norm_min = 0\.1"),
+    "experts on a dense model": ("Mixtral 8x7B", {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+                                 "num_local_experts = 8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_key_that_changes_the_maths_of_experts_is_refused_by_name(case):
+    name, changes, named = REFUSED[case]
+    with pytest.raises(UnsupportedModel, match=named):
+        read({**WITH_EXPERTS[name], **changes})

@@ -17,7 +17,7 @@ from tests.models.toys import CASES, CONVERSIONS, FIRST_CASES, Session, as_tenso
 pytestmark = pytest.mark.device
 
 LENGTHS = (1, 17, 300, 1000)
-CHUNKED = ("llama-llama3", "mistral-window", "qwen2-window", "qwen3", "gemma2", "gemma4", "phi3", "gpt2")
+CHUNKED = ("llama-llama3", "mistral-window", "qwen2-window", "qwen3", "gemma2", "gemma4", "phi3", "gpt2", "gpt_oss")
 IN_GGUF = [name for name, case in CASES.items() if case.in_gguf and case.kind in CONVERSIONS]
 
 
@@ -52,7 +52,7 @@ def test_logits_do_not_depend_on_the_size_of_chunks(case, chunk):
     assert np.array_equal(np.concatenate(pieces), whole)
 
 
-@pytest.mark.parametrize("case", ["llama", "mistral-window", "qwen2", "qwen3"])
+@pytest.mark.parametrize("case", ["llama", "mistral-window", "qwen2", "qwen3", "qwen2_moe"])
 def test_logits_do_not_depend_on_other_rows(case):
     """Every step has rows at different positions, some with one token and some with many."""
     model = make_toy(case).draw()
@@ -98,3 +98,13 @@ def test_a_partly_matching_block_can_be_copied_and_continued():
     batch = Batch.of([RowPart(rest, 21, [5, 7], num_logits=len(rest))], 16)
     logits = machine.run(replace(batch, copies=np.array([[2, 7, 5]], np.int32)))
     assert np.array_equal(logits, alone[21:])
+
+
+@pytest.mark.parametrize("case", ["cohere2", "afmoe", "exaone4", "gemma4"])
+def test_a_window_that_no_text_exceeds_changes_nothing_else(case):
+    """Layers with a window may differ from others in more than the window."""
+    toy = make_toy(case)
+    window = toy.torch_model.config.sliding_window
+    model, tokens = draw(toy.checkpoint, lambda config: window), some_tokens(window)
+    assert model.graph.caches[0].window is None
+    assert relative_error(Session(model).step({"a": tokens})["a"], toy.expected_logits(tokens)) < 1e-4

@@ -11,26 +11,24 @@ from quire.models.config import ATTENTION
 from quire.models.granite import FACTORS, GGUF_FACTORS, factors
 from quire.models.keys import ConfigKeys
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, PAIRED_NAMES
-from quire.models.moe import CONFIG_KEYS, GGUF_KEYS, TRAINING_KEYS, MoeConfig, fused_stacks, has_shared
+from quire.models.moe import CONFIG_KEYS, FUSED_GATE_UP, GGUF_KEYS, TRAINING_KEYS, MoeConfig, fused_stacks, with_shared
 from quire.models.names import Stored, TensorName, part
 from quire.models.registry import architecture
 from quire.models.values import Values
 
 BLOCK = "block_sparse_moe"
-HALVES = (Stored("shared_mlp.input_linear", part(i, "shared_ffn", "shared_ffn")) for i in range(2))
-GATE, UP = (
-    TensorName(half, f"ffn_{word}_shexp", ("shared_ffn", "hidden"), only=has_shared)
-    for word, half in zip(("gate", "up"), HALVES, strict=True)
+GATE, UP = (Stored("shared_mlp.input_linear", part(i, "shared_ffn", "shared_ffn")) for i in range(2))
+BASE = (
+    with_shared(PAIRED_NAMES, "shared_mlp").marked("shared.gate", safetensors=GATE).marked("shared.up", safetensors=UP)
 )
-DOWN = TensorName("shared_mlp.output_linear", "ffn_down_shexp", ("hidden", "shared_ffn"), only=has_shared)
-NAMES = PAIRED_NAMES.but(
+NAMES = BASE.marked("shared.down", safetensors="shared_mlp.output_linear").but(
     {
         **dict.fromkeys(("mlp.gate", "mlp.up", "mlp.down")),
-        **{"shared.gate": GATE, "shared.up": UP, "shared.down": DOWN},
         **fused_stacks((f"{BLOCK}.input_linear", f"{BLOCK}.output_linear"), kind="weight"),
         "mlp.router": TensorName(f"{BLOCK}.router.layer", "ffn_gate_inp", ("experts", "hidden")),
     },
     layouts={
+        **FUSED_GATE_UP,
         f"{BLOCK}.router.weight": {"mlp.router": Stored(f"{BLOCK}.router")},
         f"{BLOCK}.experts.gate_up_proj": fused_stacks((f"{BLOCK}.experts.gate_up_proj", f"{BLOCK}.experts.down_proj")),
     },

@@ -23,7 +23,10 @@ CONFIG = LLAMA_CONFIG.override(
               "rms_norm_eps": 1e-5, "eos_token_id": 2, "norm_topk_prob": True},
 )  # fmt: skip
 NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
-MOE_GGUF = LLAMA_GGUF.override(reads=GGUF_KEYS, defaults={"expert_weights_norm": True})
+# Softmax, with renormalized weights.
+MOE_GGUF = LLAMA_GGUF.override(
+    reads=GGUF_KEYS, fixed={"expert_gating_func": (1,)}, defaults={"expert_weights_norm": True}
+)
 
 
 @architecture(

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from quire.models.config import ModelConfig
 from quire.models.errors import UnsupportedModel
-from quire.models.names import Names, RowRule, Stored, TensorName, part
+from quire.models.names import Layouts, Names, RowRule, Stored, TensorName, part
 from quire.models.values import Values
 
 MAX_EXPERTS = 1 << 14
@@ -95,6 +95,7 @@ def has_shared(c: MoeConfig, layer: int) -> bool:
     return c.sparse[layer] and c.shared_ffn > 0
 
 
+# GGUF files with the rows of gate and up in one stack
 SHAPES = {
     "gate": ("experts", "expert_ffn", "hidden"),
     "up": ("experts", "expert_ffn", "hidden"),
@@ -102,6 +103,9 @@ SHAPES = {
 }
 HALVES = (part(0, "expert_ffn", "expert_ffn"), part(1, "expert_ffn", "expert_ffn"))
 CORRECTION = Stored("exp_probs_b", kind="bias")
+# GGUF files may have gate and up in one stack.
+FUSED_GATE_UP: Layouts = {"ffn_gate_up_exps.weight": {f"experts.{word}": Stored("ffn_gate_up_exps", rows)
+                                      for word, rows in zip(("gate", "up"), HALVES, strict=True)}}  # fmt: skip
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
@@ -132,7 +136,8 @@ def with_experts(
     if corrections is not None:
         entries["mlp.correction"] = TensorName(corrections[0], CORRECTION, ("experts",), only=is_sparse, in_all=False)
         layout["mlp.correction"] = replace(entries["mlp.correction"], safetensors=corrections[1])
-    return names.but(entries | dense, stacked=names.stacked.union(stems), layouts={**names.layouts, both: layout})
+    layouts = {**names.layouts, **FUSED_GATE_UP, both: layout}
+    return names.but(entries | dense, stacked=names.stacked.union(stems), layouts=layouts)
 
 
 def fused_stacks(

@@ -28,7 +28,7 @@ from .experts import Route
 from .few_rows import FewRows
 from .host_experts import EXPERT_OPS, HostExperts, host_share, measure_bandwidths, other_bytes, report
 from .instructions import Attend, Instruction
-from .latent import AttendLatent
+from .latent import EXPANDED_TOKENS, AttendLatent
 from .lower import Lowering
 from .plan import most_held_bytes
 from .program import CudaProgram
@@ -37,7 +37,7 @@ from .tiles import ProductKey, TileChoice, Tiles, shipped
 from .tuned_table import TunedTable, TuningTarget
 from .values import prepare_graph
 from .variants import Variant
-from .warm_up import largest_step, warm_up_steps
+from .warm_up import largest_steps, warm_up_steps
 from .weights import Placer
 from .wide_attention import WideAttention
 
@@ -150,7 +150,8 @@ class CudaDevice:
         if program.device.type != "cuda" or not program.caches.specs:
             return max(limits.max_blocks, 1)
         torch.cuda.reset_peak_memory_stats()
-        program.launch(largest_step(limits)).result()
+        for batch in largest_steps(limits):
+            program.launch(batch).result()
         peak = torch.cuda.max_memory_allocated()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
@@ -231,6 +232,7 @@ def _work_of(
         window=kind.window,
         chunk=kind.chunk,
         fixed_chunk=_chunk(is_fixed),
+        expanded_tokens=EXPANDED_TOKENS if kind.is_latent and not is_fixed else None,
     )
 
 

@@ -23,7 +23,7 @@ from quire.devices._triton.experts import Matrices
 from quire.devices._triton.norm import FP8
 from quire.devices._triton.packing import PACKED
 from quire.graph.weight import StackedTensor, Weight
-from quire.weights.quantized_tensors import ScaledTensor
+from quire.weights.quantized_tensors import ScaledTensor, scales_of
 from quire.weights.random_weights import RandomTensor
 
 from .expert_placement import num_on_host
@@ -147,8 +147,8 @@ def _fp8_kind(weight: Weight) -> str | None:
         return None
     if source.block is None:
         return "fp8_rows"
-    is_in_order = weight.row_order is None
-    return "fp8_blocks" if source.block == (BLOCK, BLOCK) and is_in_order else None
+    scales = scales_of(weight.matrix(0))
+    return "fp8_blocks" if scales.height == scales.width == BLOCK else None
 
 
 def _fill_plain(placer: Placer, weights: Sequence[Weight], memory: Tensor, size: int) -> None:
@@ -181,12 +181,10 @@ def _bytes(placer: Placer, weights: Sequence[Weight], format: str) -> Tensor:
 
 def _fp8(placer: Placer, weight: Weight, format: str) -> tuple[Tensor, Tensor]:
     """Return the values [rows, columns] as FP8, and the scales, float32 [rows] or [blocks of rows, of columns]."""
-    source = weight.source
     if format == "fp8_rows":
         return placer.fp8(weight)
-    assert isinstance(source, ScaledTensor)
     raw = as_tensor(np.ascontiguousarray(weight.raw())).view(FP8).reshape(weight.shape)
-    return raw.to(placer.device), torch.from_numpy(source.scale).to(placer.device)
+    return raw.to(placer.device), torch.from_numpy(scales_of(weight).values).to(placer.device)
 
 
 def _biases(placer: Placer, weights: Sequence[Weight], biases: Sequence[str | None]) -> Tensor | None:

@@ -67,7 +67,7 @@ class Route:
         if self.tiles.is_few(len(x)):
             height = self.tiles.height(len(x), router.top, len(router.weight))
             if len(x) == 1 and can_route_one(router):
-                choice, x = route_one(x, norm, router, self.scratch, height, self.linear.ahead)
+                choice, x = route_one(x, norm, router, self.scratch, height)
             else:
                 choice, x = route_few(x, norm, router, self.scratch, height)
         else:

@@ -44,6 +44,7 @@ class Run:
     logits_at: Tensor | None  # int32 [L]; None: every token
     merges: bool = True  # a token's attention may be in several parts
     is_decode: bool = False  # every row has one token
+    expands: bool = False  # some rows are whole prompts, for which latent attention expands keys and values
     wide: AttendsWide | None = None  # a kernel for wide items
     values: dict[int, Any] = field(default_factory=dict)
     pending: dict[int, Product] = field(default_factory=dict)  # products still to be added to a value

@@ -42,8 +42,7 @@ from .plain import EmbedPositions, Map, Multiply, Normalize, Rotate, ScaleByPosi
 from .values import SUMS, HeldValues
 from .weights import Placer
 
-CACHED_BYTES = 40 << 20  # of the running product and of what it prefetches: more would evict what is still needed
-AHEAD_BYTES = 4 << 20  # that are prefetched anyway
+AHEAD_BYTES = 4 << 20  # more would delay what the running product still reads, and evict it from the cache
 
 
 class Lowering:
@@ -293,13 +292,8 @@ EMIT: dict[str, Emit] = {
 
 def look_ahead(linears: Sequence[Prefetches]) -> None:
     """Let each product prefetch the first weights of the next one; the last one those of the next step."""
-    known = [each for each in linears if each.raw.numel()]  # which weights of experts are read is not known ahead
-    following = known[0] if known else None
-    for linear in reversed(linears):
-        raw = linear.raw
-        if following is not None:
-            linear.ahead = following.raw[: max(AHEAD_BYTES, CACHED_BYTES - raw.numel())]
-        following = linear if raw.numel() else following
+    for linear, following in zip(linears, [*linears[1:], *linears[:1]], strict=True):
+        linear.ahead = following.raw[:AHEAD_BYTES]
 
 
 def name_of(node: Node, parameter: str) -> str:

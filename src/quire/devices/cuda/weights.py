@@ -23,7 +23,7 @@ from torch import Tensor
 from quire.devices._triton.norm import FP8
 from quire.devices._triton.stream import Scratch
 from quire.graph.weight import Weight, Weights
-from quire.weights.quantized_tensors import ScaledTensor
+from quire.weights.quantized_tensors import ScaledTensor, scales_of
 from quire.weights.random_weights import RandomTensor
 
 from .int4 import Int4Linear, MatrixBuffer, join_int4, place_int4
@@ -105,9 +105,9 @@ class Placer:
         """Return the values [rows, columns] as FP8, and the scale of each row."""
         source = weight.source
         if isinstance(source, ScaledTensor) and source.block is None and weight.format == source.format:
-            order, scale = weight.row_order, torch.from_numpy(source.scale).expand(source.shape[0])
             values = as_tensor(np.ascontiguousarray(weight.raw())).view(FP8).reshape(weight.shape)
-            return values.to(self.device), (scale if order is None else scale[order]).to(self.device)
+            scales = torch.from_numpy(scales_of(weight).values[:, 0].copy())
+            return values.to(self.device), scales.to(self.device)
         is_short = weight.format == "bf16" or isinstance(source, RandomTensor)
         return to_fp8_rows(self.read(weight, torch.bfloat16 if is_short else torch.float32))
 
