@@ -9,7 +9,7 @@ import torch
 from quire.devices._triton import experts, grouping, route, route_one
 from quire.devices._triton.experts import Activation, Inward, Matrices, Sum
 from quire.devices._triton.norm import Norm
-from quire.devices._triton.route import Router
+from quire.devices._triton.route import ExpertRouter
 from quire.devices._triton.stream import Scratch
 from quire.devices.cuda.expert_tiles import ExpertKey, ExpertTiles
 from tests.devices._triton.compile_kernels import compile_instead
@@ -24,7 +24,7 @@ def compile_layer(num_tokens: int, format: str) -> None:
     x, vector = torch.zeros((num_tokens, DIM), dtype=torch.bfloat16), torch.zeros(NUM_EXPERTS)
     has_groups = (8, 4, 2) if num_tokens > 1 else (1, 1, 1)
     weight = torch.zeros((NUM_EXPERTS, DIM), dtype=torch.bfloat16)
-    router = Router(weight, vector, vector, vector, TOP, "sigmoid", False, *has_groups, True, 2.5, 3.0)
+    router = ExpertRouter(weight, vector, vector, vector, TOP, "sigmoid", False, *has_groups, True, 2.5, 3.0)
     norm, height = Norm(torch.zeros(DIM), 1e-6), tiles.height(num_tokens, TOP, NUM_EXPERTS)
     if tiles.is_few(num_tokens):
         kernel = route_one.route_one if num_tokens == 1 else route.route_few

@@ -12,7 +12,7 @@ from torch import Tensor
 from .chain import LaunchShape, follow, launch
 from .grouping import Grouping
 from .norm import Norm
-from .route import Choice, Router, _choose, _empty, _has, _limited
+from .route import ExpertRouter, RoutingResult, _choose, _empty, _has, _limited
 from .stream import Scratch
 
 ROWS = 4  # experts of a program
@@ -62,12 +62,14 @@ def _route_one(
         tl.store(used, TOP)
 
 
-def can_route_one(router: Router) -> bool:
+def can_route_one(router: ExpertRouter) -> bool:
     """Do the router's rows fit into registers?"""
     return router.weight.shape[1] <= MAX_WIDTH
 
 
-def route_one(x: Tensor, norm: Norm | None, router: Router, scratch: Scratch, height: int) -> tuple[Choice, Tensor]:
+def route_one(
+    x: Tensor, norm: Norm | None, router: ExpertRouter, scratch: Scratch, height: int
+) -> tuple[RoutingResult, Tensor]:
     """Choose experts for one token x [1, dim], after an RMS norm if there is one; return x, normed, too.
 
     `height`: of the tiles of the grouping.
