@@ -27,7 +27,7 @@ def main(arguments: Namespace) -> None:
     """Parse the rest of the command line, measure and print."""
     parser = ArgumentParser(prog="quire bench experts", description=__doc__)
     parser.add_argument("--shape", choices=tuple(SHAPES), default="qwen3-30b-a3b")
-    parser.add_argument("--format", default="bf16", help="the stored format: bf16, f8_e4m3, mxfp4, q4_k, …")
+    parser.add_argument("--format", default="bf16", help="the stored format: bf16, f8_e4m3, mxfp4, q4_k, int4, …")
     parser.add_argument("--fp8", action="store_true", help="convert to FP8")
     parser.add_argument("--tokens", default=TOKENS, help="numbers of tokens, separated by commas")
     parser.add_argument("--layers", type=int, default=4, help="that are used in turn")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 
 from quire.devices._triton import experts, grouping, route, route_one
@@ -33,7 +35,7 @@ def compile_layer(num_tokens: int, format: str) -> None:
         grouped = grouping.group_pairs(choice.chosen, choice.counts, NUM_EXPERTS, height)
         grouping.count_pairs(choice.chosen, NUM_EXPERTS)
     addresses, biases = torch.zeros(NUM_EXPERTS, dtype=torch.int64), torch.zeros((NUM_EXPERTS, DIM))
-    inward, outward = (Matrices(addresses, format, *size, biases) for size in ((2 * FFN, DIM), (DIM, FFN)))
+    inward, outward = (Matrices(addresses, format, *size, biases, scratch) for size in ((2 * FFN, DIM), (DIM, FFN)))
     first = Inward(inward, Activation("silu", True, 7.0, 1.702, 1.0), *((addresses, FFN * DIM) if height == 16 else ()))
     tile = tiles.find(ExpertKey(FFN, DIM, format, True, height))
     hidden = experts.expert_in(x, choice.weights, first, grouped, tile)
@@ -49,6 +51,8 @@ def main() -> None:
     for num_tokens in COUNTS:
         for format in ("bf16", "fp8_rows", "fp8_blocks"):
             compile_layer(num_tokens, format)
+    for num_tokens, format in product((COUNTS[0], COUNTS[-1]), ("mxfp4", "q4_k", "q6_k")):
+        compile_layer(num_tokens, format)
 
 
 if __name__ == "__main__":

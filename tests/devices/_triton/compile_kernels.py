@@ -1,6 +1,4 @@
-"""Compiles the kernels of attention and of quantized experts for Hopper; needs no GPU.
-
-A program of its own: the interpreter must be off.
+"""Compiles the kernels of attention for Hopper; needs no GPU. A program of its own: the interpreter must be off.
 
 The interpreter runs what the compiler refuses, such as a function that returns None. Calls of the kernels' functions
 give the arguments.
@@ -19,19 +17,14 @@ from quire.devices._triton import (
     attention,
     bidirectional,
     expanded,
-    experts,
     head_products,
     kv_write,
     latent,
     rope,
 )  # fmt: skip
 from quire.devices._triton.attention import ScoreTerms
-from quire.devices._triton.experts import Activation, Matrices, Sum
-from quire.devices._triton.grouping import Grouping
 from quire.devices._triton.norm import Product
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement
-from quire.devices._triton.stream import Scratch
-from quire.devices.cuda.expert_tiles import ExpertKey, ExpertTiles
 from quire.ops.cache import Latent, PagedKV
 from tests.devices._triton import paged
 from tests.devices._triton.latents import LatentStep, run_latent
@@ -110,21 +103,6 @@ def attend_within_rows(terms: ScoreTerms, window: int | None) -> None:
     kv_write.write_kv(k.flatten(1), v.flatten(1), positions, *caches)
 
 
-def multiply_experts(format: str, is_gated: bool) -> None:
-    """Products with packed matrices, at the sizes of gpt-oss, of few and of many tokens."""
-    for num_tokens, height in ((1, 16), (512, 128)):
-        grouping = Grouping.empty(num_tokens, 4, 32, height, torch.device("cpu"))
-        scratch = Scratch(torch.device("cpu"))
-        matrices = Matrices(torch.zeros(32, dtype=torch.int64), format, 5760, 3072, torch.zeros((32, 5760)), scratch)
-        tile = ExpertTiles().find(ExpertKey(2880, 3072, format, is_gated, height))
-        x, weights = torch.zeros((num_tokens, 3072), dtype=torch.bfloat16), torch.zeros((num_tokens, 4))
-        if is_gated:
-            experts.expert_in(x, weights, matrices, Activation("silu", True, 7.0, 1.702, 1.0), grouping, tile)
-        else:
-            to = Sum(torch.zeros((num_tokens, 5760), dtype=torch.bfloat16), True, scratch if num_tokens == 1 else None)
-            experts.expert_out(x, weights, 4, matrices, grouping, tile, to)
-
-
 def attend_latents(num_heads: int, cache_dtype: torch.dtype, fixed_chunk: int | None) -> None:
     """Latent attention with the sizes of DeepSeek."""
     step = LatentStep.random(Latent(512, 64), (num_heads, 128, 128), [Text(300), Text(0, 20)], 40)
@@ -133,15 +111,12 @@ def attend_latents(num_heads: int, cache_dtype: torch.dtype, fixed_chunk: int | 
 
 def main() -> None:
     """Compile all of them."""
-    for module in (attention, attend_few, rope, kv_write, bidirectional, latent, head_products, expanded, experts):
+    for module in (attention, attend_few, rope, kv_write, bidirectional, latent, head_products, expanded):
         module.launch = compile_instead  # type: ignore[attr-defined]
     attend_all()
     attend_few_rows(16, True, ALL, has_norm=True)
     attend_few_rows(0, False, (), has_norm=False)
     attend_within_rows(ScoreTerms(), None)
-    multiply_experts("mxfp4", True)
-    multiply_experts("q4_k", True)
-    multiply_experts("q6_k", False)
     for num_heads, cache_dtype, fixed_chunk in (
         (16, torch.bfloat16, None), (20, torch.float8_e4m3fn, None), (128, torch.bfloat16, None),
         (16, torch.bfloat16, 512),

@@ -13,11 +13,10 @@ pytestmark = [pytest.mark.device, pytest.mark.slow]
 
 ATTENTION = {"_attend", "_merge", "_attend_few", "_rope_write", "_attend_rows", "_write"}
 ATTENTION |= {"_attend_latent", "_write_latent", "_multiply_heads", "_attend_expanded"}
-PACKED = {"_expert_in", "_expert_out", "_sum"}  # in the formats of files
 EXPERTS = {"_route", "_route_few", "_route_one", "_count", "_place", "_expert_in", "_expert_out", "_sum"}
 
 
-@pytest.mark.parametrize("program, names", [("compile_kernels", ATTENTION | PACKED), ("compile_experts", EXPERTS)])
+@pytest.mark.parametrize("program, names", [("compile_kernels", ATTENTION), ("compile_experts", EXPERTS)])
 def test_all_kernels_compile(program, names):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     found = subprocess.run(

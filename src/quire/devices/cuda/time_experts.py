@@ -25,9 +25,10 @@ from quire.devices._triton.norm import Norm
 from quire.devices._triton.route import ExpertRouter, RoutingResult, route, route_few
 from quire.devices._triton.route_one import route_one
 from quire.graph.graph import ExpertChoice, Graph, Node, Value
-from quire.graph.weight import Weight
+from quire.graph.weight import StoredTensor, Weight
 from quire.ops import experts as experts_op
-from quire.weights.random_weights import RandomTensor
+from quire.weights.quantized_tensors import INT4
+from quire.weights.random_weights import RandomTensor, random_int4
 
 from .expert_tiles import ExpertKey, ExpertTiles
 from .experts import ExpertLinears, lower_experts
@@ -89,8 +90,7 @@ class ExpertTimes:
             sizes = {"gate": (shape.ffn, shape.dim), "up": (shape.ffn, shape.dim), "down": (shape.dim, shape.ffn)}
             for word, (rows, columns) in sizes.items():
                 name, stack = f"{word}{layer}", (shape.num_experts, rows, columns)
-                tensor = RandomTensor(name, stack, columns**-0.5, format=format)
-                weights[name] = Weight(name, stack, format, tensor)
+                weights[name] = Weight(name, stack, format, _random(name, stack, columns**-0.5, format))
         self.placer = Placer(weights, device, torch.bfloat16, Tiles(num_processors), given.quantize)
         self.linears = [self._lower(Graph.over(weights), layer) for layer in range(num_layers)]
         self.routers = [self._router() for _ in range(num_layers)]
@@ -224,6 +224,10 @@ class ExpertTimes:
 
 def _few(num_tokens: int) -> Callable[..., tuple[RoutingResult, Tensor]]:
     return route_one if num_tokens == 1 else route_few
+
+
+def _random(name: str, shape: tuple[int, int, int], std: float, format: str) -> StoredTensor:
+    return random_int4(name, shape, std, 128) if format == INT4 else RandomTensor(name, shape, std, format=format)
 
 
 def _run_all(kernel: Callable[..., None], layer: TimedLayer, tiles: Sequence[ExpertTile]) -> None:
