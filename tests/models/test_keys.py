@@ -48,7 +48,11 @@ def reference_of(arch: Architecture) -> Any:
 
 
 # Keys without which the default configuration of a class is that of no model.
-REQUIRED = {"DeepseekV2ForCausalLM": {"num_experts_per_tok": 6}, "Glm4MoeForCausalLM": {"head_dim": 128}}
+REQUIRED: dict[str, dict[str, Any]] = {
+    "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6},
+    "Dots1ForCausalLM": {"n_routed_experts": 128, "num_experts_per_tok": 6},
+    "Glm4MoeForCausalLM": {"head_dim": 128},
+}
 
 
 def config_file(arch: Architecture) -> dict[str, Any]:

@@ -70,6 +70,17 @@ def test_old_gguf_files_have_keys_and_values_in_one_tensor(case, keep):
     assert error_of(model, case) < 1e-4
 
 
+@pytest.mark.parametrize("case", ["deepseek_v3", "glm4_moe", "llama4-converted"])
+def test_gguf_files_may_have_gate_and_up_in_one_stack(case):
+    checkpoint = make_toy(case).as_gguf()
+    tensors = dict(checkpoint.tensors)
+    for name in [name for name in tensors if name.endswith("ffn_gate_exps.weight")]:
+        parts = [tensors.pop(name.replace("gate", word)).array for word in ("gate", "up")]
+        tensors |= as_tensors({name.replace("gate", "gate_up"): np.concatenate(parts, axis=1)})
+    assert len(tensors) < len(checkpoint.tensors)
+    assert error_of(draw(replace(checkpoint, tensors=tensors)), case) < 1e-4
+
+
 @pytest.mark.parametrize("case", [*LATENT, "glm4_moe"])
 def test_the_scoring_of_gguf_files_that_do_not_name_it_is_that_of_their_correction(case):
     model = draw(in_gguf(case, expert_gating_func=None))

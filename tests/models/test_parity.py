@@ -98,3 +98,13 @@ def test_a_partly_matching_block_can_be_copied_and_continued():
     batch = Batch.of([RowPart(rest, 21, [5, 7], num_logits=len(rest))], 16)
     logits = machine.run(replace(batch, copies=np.array([[2, 7, 5]], np.int32)))
     assert np.array_equal(logits, alone[21:])
+
+
+@pytest.mark.parametrize("case", ["cohere2", "afmoe", "exaone4", "gemma4"])
+def test_a_window_that_no_text_exceeds_changes_nothing_else(case):
+    """Layers with a window may differ from others in more than the window."""
+    toy = make_toy(case)
+    window = toy.torch_model.config.sliding_window
+    model, tokens = draw(toy.checkpoint, lambda config: window), some_tokens(window)
+    assert model.graph.caches[0].window is None
+    assert relative_error(Session(model).step({"a": tokens})["a"], toy.expected_logits(tokens)) < 1e-4

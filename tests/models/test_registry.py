@@ -46,6 +46,7 @@ def yi(checkpoint: MemoryCheckpoint) -> MemoryCheckpoint:
 OFF = {"attention_bias": False, "mlp_bias": False}
 ALIASES: Mapping[str, tuple[str, str, dict[str, Any]]] = {
     "AquilaForCausalLM": ("llama", "aquila", {}),
+    "ExaoneMoEForCausalLM": ("exaone_moe", "exaone_moe", {}),
     "InternLMForCausalLM": ("llama", "internlm", {"bias": False}),
     "InternLM3ForCausalLM": ("llama-tied-biased", "internlm3", {**OFF, "qkv_bias": True, "bias": True}),
     "XverseForCausalLM": ("llama-linear", "xverse", {}),
@@ -58,7 +59,7 @@ def test_every_alias_has_a_case():
 
 
 @pytest.mark.parametrize("name", ALIASES)
-def test_another_name_of_llama_gives_the_logits_of_llama(name):
+def test_another_name_of_an_architecture_gives_its_logits(name):
     case, model_type, changes = ALIASES[name]
     code = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": f"modeling_x.{name}"}
     checkpoint = renamed(case, name, model_type, auto_map=code, **changes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quire.graph.graph import Graph, Value
 from quire.models.blocks import attend, gated_mlp
 from quire.models.cohere import COHERE_CONFIG, COHERE_GGUF, COHERE_NAMES, CohereConfig
+from quire.models.config import SLIDING
 from quire.models.keys import ConfigKeys
 from quire.models.registry import architecture
 
@@ -31,6 +32,6 @@ def cohere2(g: Graph, c: CohereConfig) -> Value:
     x = g.embed("embed")
     for layer in g.layers(c.num_layers):
         h = g.layer_norm(x, layer["attn.norm"], eps=c.norm_eps)
-        attended = attend(g, c, layer, h, interleaved=True, rotates=c.windows[layer.index] is not None)
+        attended = attend(g, c, layer, h, interleaved=True, rotates=c.layer_types[layer.index] == SLIDING)
         x = g.add(g.add(x, attended), gated_mlp(g, layer, h, "silu"))
     return g.logits(g.layer_norm(x, "norm", eps=c.norm_eps), "head", factor=c.logit_scale)

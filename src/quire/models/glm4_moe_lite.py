@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Self
-
 from quire.graph.graph import Graph, Value
 from quire.models.deepseek_v2 import LATENT_WORDS, deepseek_v2
 from quire.models.deepseek_v3 import V3_CONFIG
@@ -12,9 +9,7 @@ from quire.models.grouped_moe import CORRECTED_NAMES
 from quire.models.keys import ConfigKeys
 from quire.models.latent import LatentConfig
 from quire.models.registry import architecture
-from quire.models.values import Values
 
-DENSE, SPARSE = "dense", "sparse"
 CONFIG = V3_CONFIG.override(
     reads=["mlp_layer_types"],
     fixed={"first_k_dense_replace": (None, 1)},
@@ -26,28 +21,13 @@ CONFIG = V3_CONFIG.override(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Glm4MoeLiteConfig(LatentConfig):
-    """With a list of the layers that have experts."""
-
-    @classmethod
-    def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
-        found = super(Glm4MoeLiteConfig, cls).read(base, values, is_gguf)
-        kinds = values.texts("mlp_layer_types")
-        if kinds is None:
-            return found
-        if len(kinds) != found.num_layers or not {*kinds} <= {DENSE, SPARSE}:
-            raise values.refusal("mlp_layer_types", f"a list of {found.num_layers} entries, {DENSE} or {SPARSE}")
-        return replace(found, sparse=tuple(kind == SPARSE for kind in kinds))
-
-
 @architecture(
     "Glm4MoeLiteForCausalLM",
     model_type="glm4_moe_lite",
     names=CORRECTED_NAMES.but(**LATENT_WORDS),
     keys=ConfigKeys(CONFIG),
-    config=Glm4MoeLiteConfig,
+    config=LatentConfig,
 )
-def glm4_moe_lite(g: Graph, c: Glm4MoeLiteConfig) -> Value:
+def glm4_moe_lite(g: Graph, c: LatentConfig) -> Value:
     """The numbers are in the configuration."""
     return deepseek_v2(g, c)

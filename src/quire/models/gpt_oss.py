@@ -10,7 +10,7 @@ from quire.models.blocks import attend, experts_of
 from quire.models.config import ATTENTION
 from quire.models.keys import ConfigKeys, RopeRules
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, LLAMA_NAMES
-from quire.models.moe import CONFIG_KEYS, GGUF_KEYS, IN_ONE, TRAINING_KEYS, MoeConfig, fused_stacks
+from quire.models.moe import CONFIG_KEYS, FUSED_GATE_UP, GGUF_KEYS, TRAINING_KEYS, MoeConfig, fused_stacks
 from quire.models.names import Stored, TensorName, every_second
 from quire.models.registry import architecture
 from quire.models.values import Values
@@ -27,7 +27,7 @@ NAMES = LLAMA_NAMES.but(
         "mlp.router": TensorName("mlp.router", "ffn_gate_inp", ("experts", "hidden"), biased=True),
         **fused_stacks(STEMS, ROWS, BIASES, transposed=True),  # floats: [experts, in, out]
     },
-    layouts={**IN_ONE, BLOCKS[0]: fused_stacks(BLOCKS, ROWS, BIASES)},  # MXFP4: [experts, out, in],
+    layouts={**FUSED_GATE_UP, BLOCKS[0]: fused_stacks(BLOCKS, ROWS, BIASES)},  # MXFP4: [experts, out, in],
 )
 ROPE = {"rope_type": "yarn", "factor": 32.0, "truncate": False, "original_max_position_embeddings": 4096}
 CONFIG = LLAMA_CONFIG.override(

@@ -11,7 +11,7 @@ from quire.models.config import ATTENTION
 from quire.models.granite import FACTORS, GGUF_FACTORS, factors
 from quire.models.keys import ConfigKeys
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, PAIRED_NAMES
-from quire.models.moe import CONFIG_KEYS, GGUF_KEYS, IN_ONE, TRAINING_KEYS, MoeConfig, fused_stacks, with_shared
+from quire.models.moe import CONFIG_KEYS, FUSED_GATE_UP, GGUF_KEYS, TRAINING_KEYS, MoeConfig, fused_stacks, with_shared
 from quire.models.names import Stored, TensorName, part
 from quire.models.registry import architecture
 from quire.models.values import Values
@@ -28,7 +28,7 @@ NAMES = BASE.marked("shared.down", safetensors="shared_mlp.output_linear").but(
         "mlp.router": TensorName(f"{BLOCK}.router.layer", "ffn_gate_inp", ("experts", "hidden")),
     },
     layouts={
-        **IN_ONE,
+        **FUSED_GATE_UP,
         f"{BLOCK}.router.weight": {"mlp.router": Stored(f"{BLOCK}.router")},
         f"{BLOCK}.experts.gate_up_proj": fused_stacks((f"{BLOCK}.experts.gate_up_proj", f"{BLOCK}.experts.down_proj")),
     },

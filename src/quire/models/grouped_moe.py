@@ -16,6 +16,7 @@ from quire.models.values import Values
 SOFTMAX, SIGMOID = "softmax", "sigmoid"
 GATING = {1: SOFTMAX, 2: SIGMOID}  # the values of expert_gating_func
 GREEDY, IN_GROUPS = "greedy", ("group_limited_greedy", "noaux_tc")  # values of topk_method
+DENSE, SPARSE = "dense", "sparse"  # values of mlp_layer_types
 CONFIG_KEYS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts", "n_group",
                "topk_group", "routed_scaling_factor", "first_k_dense_replace")  # fmt: skip
 UNUSED_KEYS = ("output_router_logits", "aux_loss_alpha", "seq_aux", "ep_size", "qk_head_dim")
@@ -49,7 +50,7 @@ class GroupedMoeConfig(MoeConfig):
                 f"{found.top} of {found.num_experts} experts cannot be chosen from {found.top_groups} of "
                 f"{found.groups} groups ({'expert_group_count' if is_gguf else 'n_group'})."
             )
-        return found
+        return replace(found, sparse=listed_layers(values, found.num_layers) or found.sparse)
 
     def complete(self, weights: dict[str, Weight]) -> Self:
         """Early GGUF files do not name the scoring: those with a correction have sigmoid."""
@@ -69,6 +70,14 @@ def _from_config(c: Values) -> dict[str, Any]:
         raise c.refusal("topk_method", f"one of {', '.join((GREEDY, *IN_GROUPS))}")
     groups = (1, 1) if method == GREEDY else (c.size("n_group"), c.size("topk_group"))
     return {"scoring": c.text("scoring_func", SIGMOID), "groups": groups[0], "top_groups": groups[1]}
+
+
+def listed_layers(c: Values, num_layers: int) -> tuple[bool, ...] | None:
+    """Whether each layer has experts, if the file lists it."""
+    kinds = c.texts("mlp_layer_types")
+    if kinds is not None and (len(kinds) != num_layers or not {*kinds} <= {DENSE, SPARSE}):
+        raise c.refusal("mlp_layer_types", f"a list of {num_layers} entries, {DENSE} or {SPARSE}")
+    return None if kinds is None else tuple(kind == SPARSE for kind in kinds)
 
 
 def _from_gguf(c: Values) -> dict[str, Any]:

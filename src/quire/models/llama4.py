@@ -9,7 +9,7 @@ from quire.models.blocks import experts_of, gated_mlp, rotate, with_shared_exper
 from quire.models.config import MLP
 from quire.models.llama import LLAMA_NAMES
 from quire.models.llama4_config import KEYS, Llama4Config
-from quire.models.moe import with_experts, with_shared
+from quire.models.moe import FUSED_GATE_UP, with_experts, with_shared
 from quire.models.names import Stored, part
 from quire.models.registry import architecture
 from quire.ops.cache import PagedKV
@@ -28,7 +28,7 @@ PLACES = {
     "experts.down": Stored("feed_forward.experts.down_proj", transposed=True),
 }
 STACKS = {word: replace(APART.entries[word], safetensors=place, kind="") for word, place in PLACES.items()}
-NAMES = APART.but(layouts={"feed_forward.experts.gate_up_proj": STACKS})
+NAMES = APART.but(layouts={**FUSED_GATE_UP, "feed_forward.experts.gate_up_proj": STACKS})
 
 
 @architecture("Llama4ForCausalLM", model_type="llama4_text", gguf="llama4", names=NAMES, keys=KEYS, config=Llama4Config)

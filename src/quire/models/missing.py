@@ -13,6 +13,9 @@ REASONS = {
         "its attention reads compressed tokens that an indexer selects, and it has several residual streams",
     ),
     **dict.fromkeys(
+        ("PhimoeForCausalLM", "phimoe"), "its router weighs experts by a softmax over those near the best (sparsemixer)"
+    ),
+    **dict.fromkeys(
         ("KimiLinearForCausalLM", "kimi-linear"), "most of its layers have linear attention, which keeps a state"
     ),
 }

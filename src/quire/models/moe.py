@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from quire.models.config import ModelConfig
 from quire.models.errors import UnsupportedModel
-from quire.models.names import Names, RowRule, Stored, TensorName, part
+from quire.models.names import Layouts, Names, RowRule, Stored, TensorName, part
 from quire.models.values import Values
 
 MAX_EXPERTS = 1 << 14
@@ -103,8 +103,11 @@ SHAPES = {
 HALVES = (part(0, "expert_ffn", "expert_ffn"), part(1, "expert_ffn", "expert_ffn"))
 CORRECTION = Stored("exp_probs_b", kind="bias")
 # GGUF files may have gate and up in one stack.
-IN_ONE = {"ffn_gate_up_exps.weight": {f"experts.{word}": Stored("ffn_gate_up_exps", rows)
-                                      for word, rows in zip(("gate", "up"), HALVES, strict=True)}}  # fmt: skip
+FUSED_GATE_UP: Layouts = {
+    "ffn_gate_up_exps.weight": {
+        f"experts.{word}": Stored("ffn_gate_up_exps", rows) for word, rows in zip(("gate", "up"), HALVES, strict=True)
+    }
+}
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 
@@ -135,7 +138,7 @@ def with_experts(
     if corrections is not None:
         entries["mlp.correction"] = TensorName(corrections[0], CORRECTION, ("experts",), only=is_sparse, in_all=False)
         layout["mlp.correction"] = replace(entries["mlp.correction"], safetensors=corrections[1])
-    layouts = {**names.layouts, **IN_ONE, both: layout}
+    layouts = {**names.layouts, **FUSED_GATE_UP, both: layout}
     return names.but(entries | dense, stacked=names.stacked.union(stems), layouts=layouts)
 
 

@@ -80,7 +80,7 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
     metadata = checkpoint.metadata
     if checkpoint.container == "gguf":
         named = [str(metadata.get("general.architecture"))]
-        by_name = _by_gguf_name(has_experts=bool(metadata.get(f"{named[0]}.expert_count")))
+        by_name = by_gguf_name(has_experts=bool(metadata.get(f"{named[0]}.expert_count")))
     else:
         by_name = {arch.name: arch for arch in all_architectures()}
         named = list(Values(metadata).texts("architectures") or _by_model_type(metadata) or ["(none)"])
@@ -96,7 +96,7 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
     )
 
 
-def _by_gguf_name(*, has_experts: bool) -> dict[str, Architecture]:
+def by_gguf_name(*, has_experts: bool) -> dict[str, Architecture]:
     """Return the architectures by their names in GGUF, of which one may be that of two: without and with experts."""
     found = [arch for arch in all_architectures() if arch.gguf is not None]
     found.sort(key=lambda arch: issubclass(arch.config, MoeConfig) == has_experts)

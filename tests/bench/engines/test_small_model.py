@@ -14,7 +14,19 @@ pytestmark = pytest.mark.e2e
 
 def test_models_of_many_architectures_can_be_drawn(model_file, tmp_path, monkeypatch):
     monkeypatch.setitem(small_model.VALUES, "block_count", 2)
-    for name in ("arcee", "command-r", "gemma2", "gpt2", "granite", "llama", "nemotron", "olmo2", "phi3", "qwen3"):
+    for name in (
+        "arcee",
+        "command-r",
+        "gemma2",
+        "gpt2",
+        "granite",
+        "llama",
+        "nemotron",
+        "olmo2",
+        "phi3",
+        "qwen3",
+        "qwen3moe",
+    ):
         checkpoint = open_checkpoint(write_small_model(name, model_file, tmp_path))
         model = draw(checkpoint)
         assert (model.config.num_layers, model.config.hidden, model.config.vocab_size) == (2, 576, 49152)

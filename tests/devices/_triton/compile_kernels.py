@@ -12,7 +12,16 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from quire.devices._triton import attend_few, attention, bidirectional, head_products, kv_write, latent, rope
+from quire.devices._triton import (
+    attend_few,
+    attention,
+    bidirectional,
+    expanded,
+    head_products,
+    kv_write,
+    latent,
+    rope,
+)  # fmt: skip
 from quire.devices._triton.attention import ScoreTerms
 from quire.devices._triton.norm import Product
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement
@@ -24,7 +33,7 @@ from tests.devices._triton.paged import Step, Text
 HOPPER = GPUTarget("cuda", 90, 32)
 NAMES = {
     torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float8_e4m3fn: "*fp8e4nv", torch.int32: "*i32",
-    torch.int64: "*i64",
+    torch.int64: "*i64", torch.uint8: "*u8",
 }  # fmt: skip
 ALL = ("softcap", "sinks", "slopes", "distances")
 
@@ -97,12 +106,12 @@ def attend_within_rows(terms: ScoreTerms, window: int | None) -> None:
 def attend_latents(num_heads: int, cache_dtype: torch.dtype, fixed_chunk: int | None) -> None:
     """Latent attention with the sizes of DeepSeek."""
     step = LatentStep.random(Latent(512, 64), (num_heads, 128, 128), [Text(300), Text(0, 20)], 40)
-    run_latent(step, "cpu", torch.bfloat16, cache_dtype, fixed_chunk)
+    run_latent(step, "cpu", torch.bfloat16, cache_dtype, fixed_chunk, expanded_tokens=None if fixed_chunk else 20)
 
 
 def main() -> None:
     """Compile all of them."""
-    for module in (attention, attend_few, rope, kv_write, bidirectional, latent, head_products):
+    for module in (attention, attend_few, rope, kv_write, bidirectional, latent, head_products, expanded):
         module.launch = compile_instead  # type: ignore[attr-defined]
     attend_all()
     attend_few_rows(16, True, ALL, has_norm=True)

@@ -10,6 +10,7 @@ import torch
 
 from quire.devices._triton.attention import AttentionWork
 from quire.devices._triton.attention_work import Capacity, WorkCounts, WorkLimits, WorkViews, plan_work, work_size
+from quire.devices._triton.expanded import ExpandedKeys, attend_expanded
 from quire.devices._triton.head_products import multiply_heads
 from quire.devices._triton.latent import LatentQueries, attend_latents, kind_of, latent_tiles, write_latent
 from quire.ops.batch import Batch
@@ -74,7 +75,7 @@ class LatentStep:
 
 def run_latent(
     step: LatentStep, place: str, dtype: torch.dtype = torch.float32, cache_dtype: torch.dtype | None = None,
-    fixed_chunk: int | None = None, num_ctas: int = 16,
+    fixed_chunk: int | None = None, num_ctas: int = 16, expanded_tokens: int | None = None,
 ) -> Answer:  # fmt: skip
     """Write the cache, plan the work, and attend, with the grids of a captured launch."""
     cache_dtype, spec, batch = cache_dtype or dtype, step.cache.spec, step.batch
@@ -84,7 +85,7 @@ def run_latent(
     limits = WorkLimits(
         max_tokens=num_tokens + 3, max_rows=len(batch.lengths) + 2, max_length=8192, kv_heads=kind.kv_heads,
         group=kind.group, num_ctas=num_ctas, wide_ctas=num_ctas, narrow_queries=configs.narrow.block_m,
-        wide_queries=configs.wide.block_m, fixed_chunk=fixed_chunk,
+        wide_queries=configs.wide.block_m, fixed_chunk=fixed_chunk, expanded_tokens=expanded_tokens,
     )  # fmt: skip
     work, counts = _planned(batch, limits, num_heads, spec.dim, place)
 
@@ -104,6 +105,12 @@ def run_latent(
         queries, cache, tables, positions, kind, work, sums.view(heads), scale=step.scale, fixed_chunk=fixed_chunk
     )
     out = multiply_heads(sums, placed(step.values), sums_last=True, fixed=is_fixed)
+    if counts.has_expanded:
+        matrices = (placed(each.reshape(-1, spec.dim)).t() for each in (step.keys, step.values))
+        plain, values = (placed(step.latent) @ each for each in matrices)
+        keys = ExpandedKeys(plain, placed(step.k_rope), values)
+        q, q_rope = placed(step.q), placed(step.q_rope)
+        attend_expanded(q, q_rope, keys, positions, work.num_parts, out, num_heads=num_heads, scale=step.scale)
     return Answer(out.float().cpu().numpy(), counts)
 
 

@@ -1,4 +1,4 @@
-"""The kernels of attention compile for Hopper, on a machine without a GPU too."""
+"""Kernels compile for Hopper, on a machine without a GPU too."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import pytest
 
 pytestmark = [pytest.mark.device, pytest.mark.slow]
 
+ATTENTION = {"_attend", "_merge", "_attend_few", "_rope_write", "_attend_rows", "_write"}
+ATTENTION |= {"_attend_latent", "_write_latent", "_multiply_heads", "_attend_expanded"}
+EXPERTS = {"_route", "_route_few", "_route_one", "_count", "_place", "_expert_in", "_expert_out", "_sum"}
 
-def test_the_kernels_of_attention_compile():
+
+@pytest.mark.parametrize("program, names", [("compile_kernels", ATTENTION), ("compile_experts", EXPERTS)])
+def test_all_kernels_compile(program, names):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     found = subprocess.run(
-        [sys.executable, "-m", "tests.devices._triton.compile_kernels"],
+        [sys.executable, "-m", f"tests.devices._triton.{program}"],
         cwd=Path(__file__).parents[3], env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr[-2000:]
-    names = {"_attend", "_merge", "_attend_few", "_rope_write", "_attend_rows", "_write"}
-    names |= {"_attend_latent", "_write_latent", "_multiply_heads"}
     assert set(found.stdout.split()) == names

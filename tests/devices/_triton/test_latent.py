@@ -85,6 +85,16 @@ def test_with_fixed_chunks_a_token_depends_on_its_own_text_alone(dtype, place):
             assert np.array_equal(found, whole[start + first : start + past]), (row, first, past)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", *in_interpreter("f32")])
+def test_whole_prompts_are_computed_from_expanded_keys(dtype, place):
+    """Two prompts in one tile of queries, one over several tiles, beside rows that have a cache."""
+    texts = [Text(0, 21), Text(0, 23), Text(300), Text(0, 150), Text(16, 40), Text(0, 19)]
+    step = LatentStep.random(SPEC, (3, 24, 40), texts, 60).rounded(DTYPES[dtype], DTYPES[dtype])
+    answer = run_latent(step, place, DTYPES[dtype], expanded_tokens=20)
+    assert answer.counts.has_expanded and answer.counts.narrow > 0 and answer.counts.wide > 0
+    assert relative_error(answer.out, step.reference()) <= 2 * attention_latent.tolerance[dtype]
+
+
 def _written(step: LatentStep) -> LatentCache:
     cache = LatentCache(step.cache.spec, step.cache.rows.copy())
     cache.write(step.batch.slots, step.latent, step.k_rope)

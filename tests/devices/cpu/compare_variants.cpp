@@ -302,7 +302,7 @@ void compare_ordered(const Kernels &kernels, Format format) {
     const Work gate = [&](const Kernels &k, bool cut) {
         Tokens out(TOKENS, ROWS);
         GateArgs args{w.matrix, up.matrix, MapKind::SILU, bias.data(), up_bias.data(), x.rows(), x.quants(), out.both()};
-        args.order = order, args.limit = 0.7f, args.alpha = 1.702f, args.shift = 1.0f;
+        args.order = order, args.limit = 20.0f, args.alpha = 1.702f, args.shift = 1.0f;
         for (int group = 0; group < ROWS / BLOCK; ++group)
             for (int t = 0; t < TOKENS; t += cut ? 1 : TOKENS) k.gate(args, group, t, cut ? t + 1 : TOKENS);
         return out;

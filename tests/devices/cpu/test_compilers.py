@@ -10,7 +10,12 @@ from tests.devices.cpu.separate_build import build_extension, run_tests
 
 pytestmark = [pytest.mark.device, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-TESTS = ["tests/ops/test_kernels.py", "tests/devices/cpu/test_program.py", "tests/devices/cpu/test_shared_prefix.py"]
+TESTS = [
+    "tests/ops/test_kernels.py",
+    "tests/devices/cpu/test_program.py",
+    "tests/devices/cpu/test_shared_prefix.py",
+    "tests/devices/cpu/test_experts.py",
+]
 
 
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])
@@ -19,4 +24,4 @@ def test_it_builds_without_a_warning_and_its_kernels_match_their_references(comp
         pytest.skip(f"needs cmake and {compiler}")
     output = build_extension(tmp_path, f"-DCMAKE_CXX_COMPILER={compiler}")
     assert "warning:" not in output, output[-6000:]
-    run_tests(tmp_path, TESTS, "kernel or product or table or format or chunks or group")
+    run_tests(tmp_path, TESTS, "kernel or product or table or format or chunks or group or experts")

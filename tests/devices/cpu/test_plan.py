@@ -17,13 +17,15 @@ from tests.models.toys import make_toy
 pytestmark = [pytest.mark.device, pytest.mark.skipif(not HAS_NATIVE, reason="the extension was not built")]
 
 FUSE = pytest.mark.parametrize("fuse", [False, True], ids=["plain", "fused"])
-# Each has other buffers: rows alone; rows and blocks; scaled logits with a cap; parallel blocks; layers that share KV.
+# Each has other buffers: rows alone; rows and blocks; scaled logits with a cap; parallel blocks; layers that share KV;
+# rows of slots of experts.
 MODELS = {
     "llama": lambda: make_toy("llama").draw(),
     "q4_0": lambda: quantized_model("q4_0"),
     "gemma2": lambda: make_toy("gemma2").draw(),
     "falcon": lambda: make_toy("falcon").draw(),
     "gemma4": lambda: make_toy("gemma4").draw(),
+    "mixtral": lambda: make_toy("mixtral").draw(),
 }
 
 

@@ -18,8 +18,9 @@ TESTS = [
     "tests/models/test_contract.py",
     "tests/devices/cpu/test_program.py",
     "tests/devices/cpu/test_shared_prefix.py",
+    "tests/devices/cpu/test_experts.py",
 ]
-SELECTION = "kernel or product or table or format or toy or quantized or q4_1 or q8_0"
+SELECTION = "kernel or product or table or format or toy or quantized or q4_1 or q8_0 or experts"
 
 
 def test_kernels_and_programs_have_no_memory_errors(tmp_path):

@@ -75,6 +75,7 @@ class WorkLimits:
     window: int | None = None
     chunk: int | None = None  # a query reads only keys of its own chunk of this many positions
     fixed_chunk: int | None = None
+    expanded_tokens: int | None = None  # rows of so many tokens, with no earlier ones, have no items; None: all have
 
     @property
     def hides_keys(self) -> bool:
@@ -153,6 +154,7 @@ class WorkCounts(NamedTuple):
     narrow: int
     wide: int
     partials: int  # 0: nothing has to be merged
+    has_expanded: bool = False  # some tokens have no items
 
 
 def work_size(limits: WorkLimits) -> int:
@@ -179,6 +181,9 @@ def plan_work(batch: Batch, limits: WorkLimits, out: WorkViews) -> WorkCounts:
     out.members[:num_tokens] = np.arange(num_tokens, dtype=np.int32)
     shared, begins = _shared_spans(batch, counts, is_few, limits, out.members)
     spans = _own_spans(batch, counts, is_few, begins, limits)
+    is_expanded = _expanded_rows(batch, counts, limits)
+    if is_expanded.any():
+        spans[is_expanded[spans[:, ROW]], END] = 0  # no keys, hence no pieces and no parts
     if limits.fixed_chunk:
         pieces = _fixed_pieces(spans, limits)
         out.num_parts[:num_tokens] = np.repeat(pieces, spans[:, COUNT])
@@ -190,12 +195,21 @@ def plan_work(batch: Batch, limits: WorkLimits, out: WorkViews) -> WorkCounts:
             raise ValueError(f"{len(items)} attention items, but the buffer holds {len(view)}")
         view[: len(items)] = _longest_first(items)
     out.counts[:] = len(narrow), len(wide)
-    return WorkCounts(len(narrow), len(wide), _place_parts(out.num_parts[:num_tokens], out.first_part[:num_tokens]))
+    partials = _place_parts(out.num_parts[:num_tokens], out.first_part[:num_tokens])
+    return WorkCounts(len(narrow), len(wide), partials, bool(is_expanded.any()))
+
+
+def _expanded_rows(batch: Batch, counts: Array, limits: WorkLimits) -> Array:
+    """Return which rows have no items: bool [R]."""
+    if limits.expanded_tokens is None:
+        return np.zeros(len(counts), np.bool_)
+    is_expanded: Array = (counts == batch.lengths) & (counts >= limits.expanded_tokens)
+    return is_expanded
 
 
 def _place_parts(num_parts: Array, first_part: Array) -> int:
     """Assign indices to the partial results of each token; return how many there are."""
-    if num_parts.max() == 1:
+    if num_parts.max() <= 1:
         return 0
     partials = num_parts * (num_parts > 1)
     ends = partials.cumsum(dtype=np.int32)

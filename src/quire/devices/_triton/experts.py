@@ -16,15 +16,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import LaunchShape, follow, launch
+from .chain import LaunchShape, fetch, follow, launch
 from .elementwise import activate
 from .expert_formats import expert_address, load_row_scales, load_tile
 from .grouping import Grouping
 from .packed import is_packed, packed_products, sum_shares
 from .packing import PACKED
-from .stream import LINE, Scratch, _fetch_ahead
+from .stream import LINE, Scratch
 
 SUMMED = 1024  # columns of a program of `_sum`
+AHEAD_TILES = tl.constexpr(8)  # whose matrices are prefetched
+AHEAD_BYTES = 4 << 20  # of them together: more would evict what the running product still needs
 FILLING = 600  # programs that keep an H200 busy while they widen values
 
 
@@ -94,13 +96,32 @@ def _load_tile_of(used, experts, ends, pairs, tile, place):
     return tl.load(used), tl.load(experts + tile), tl.load(ends + tile), tl.load(pairs + place)
 
 
+@triton.jit
+def _fetch_following(table, experts, tile, num_tiles, LINES: tl.constexpr):
+    """Prefetch the first lines of the matrices that the first tiles of the next product read, in the last tiles of this
+    one: memory stays busy in between."""
+    first = tile - tl.maximum(num_tiles - AHEAD_TILES, 0)
+    if first >= 0:
+        address = expert_address(table, tl.load(experts + first)).to(tl.int64)
+        line = tl.program_id(0) * LINES + tl.arange(0, LINES)
+        fetch(address + line.to(tl.int64) * 128)
+
+
+@triton.jit
+def _fetch_ahead(ahead, num_lines, tile, num_tiles, LINES: tl.constexpr):
+    """Prefetch the first lines of other weights, in the last tiles."""
+    first = tile - tl.maximum(num_tiles - AHEAD_TILES, 0)
+    if first >= 0:
+        line = (first * tl.num_programs(0) + tl.program_id(0)) * LINES + tl.arange(0, LINES)
+        fetch(ahead.to(tl.int64) + tl.minimum(line, num_lines - 1).to(tl.int64) * 128)
+
+
 @triton.jit(do_not_specialize=["num_shares"])
 def _expert_in(
-    x, table, bias, weights, pairs, experts, ends, used, out, partial, shares_arrived, N, num_shares, limit, alpha,
-    shift, TOP: tl.constexpr,
-    K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
-    FORMAT: tl.constexpr, GATE: tl.constexpr, KIND: tl.constexpr, LIMIT: tl.constexpr, BIAS: tl.constexpr,
-    WEIGH: tl.constexpr, CHAINED: tl.constexpr,
+    x, table, following, bias, weights, pairs, experts, ends, used, out, partial, shares_arrived, N, num_shares, limit,
+    alpha, shift, TOP: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    STAGES: tl.constexpr, FORMAT: tl.constexpr, GATE: tl.constexpr, KIND: tl.constexpr, LIMIT: tl.constexpr,
+    BIAS: tl.constexpr, WEIGH: tl.constexpr, LINES: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(1)
     place = tile * BM + tl.arange(0, BM)
@@ -128,6 +149,8 @@ def _expert_in(
                 return
     else:
         acc, acc_up = _products(x, at, is_there, address, rows, N, K, BM, BN, BK, STAGES, FORMAT, GATE)
+    if CHAINED and LINES > 0:
+        _fetch_following(following, experts, tile, num_tiles, LINES)
     if WEIGH:
         weight = tl.load(weights + pair, mask=is_there, other=0.0)[None, :]
         acc *= weight
@@ -154,7 +177,7 @@ def _expert_out(
     shares_arrived, N, T, num_lines, num_shares,
     TOP: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
     FORMAT: tl.constexpr, BIAS: tl.constexpr, WEIGH: tl.constexpr, SUM: tl.constexpr, ADD: tl.constexpr,
-    LINES: tl.constexpr, CHAINED: tl.constexpr,
+    BT: tl.constexpr, LINES: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(1)
     place = tile * BM + tl.arange(0, BM)
@@ -179,7 +202,7 @@ def _expert_out(
     else:
         acc, _ = _products(x, at, is_there, address, rows, N, K, BM, BN, BK, STAGES, FORMAT, False)
     if CHAINED and LINES > 0:
-        _fetch_ahead(ahead, num_lines, LINES)
+        _fetch_ahead(ahead, num_lines, tile, num_tiles, LINES)
     if BIAS:
         acc += tl.load(bias + expert.to(tl.int64) * N + rows)[:, None]
     if WEIGH:
@@ -191,8 +214,8 @@ def _expert_out(
         if tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel") == num_tiles - 1:
             tl.store(arrived + tl.program_id(0), 0)
             columns = tl.program_id(0) * BN + tl.arange(0, BN)
-            for first in range(0, T, 4):
-                tokens = first + tl.arange(0, 4)
+            for first in range(0, T, BT):
+                tokens = first + tl.arange(0, BT)
                 _add_up(answers, total, tokens, columns, T, N, TOP, ADD)
 
 
@@ -217,19 +240,27 @@ def _sum(answers, total, N, T, TOP: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.c
     _add_up(answers, total, tl.program_id(0) + tl.arange(0, 1), columns, T, N, TOP, ADD)
 
 
-def expert_in(
-    x: Tensor, weights: Tensor, matrices: Matrices, activation: Activation, grouping: Grouping, tile: ExpertTile
-) -> Tensor:
+class Inward(NamedTuple):
+    """The first product of experts."""
+
+    matrices: Matrices  # gate and up
+    activation: Activation
+    following: Tensor | None = None  # addresses of the second product's matrices, to be prefetched
+    following_bytes: int = 0  # of one of them
+
+
+def expert_in(x: Tensor, weights: Tensor, inward: Inward, grouping: Grouping, tile: ExpertTile) -> Tensor:
     """Multiply tokens x [T, dim] with gate and up of their experts, and activate: [places, ffn], in x's format.
 
     weights: of the pairs, float32 [T, top].
     """
+    matrices, activation = inward[:2]
     is_gated, top = activation.is_gated, weights.shape[1]
     num_rows = matrices.num_rows // (2 if is_gated else 1)
     out = torch.empty((len(grouping.pairs), num_rows), dtype=x.dtype, device=x.device)
     grid, shares = _divided((triton.cdiv(num_rows, tile.rows), grouping.num_tiles), matrices, grouping.height, tile)
     args = (
-        x, matrices.addresses, matrices.bias, weights, *grouping[:4], out, *shares, num_rows, grid[2],
+        x, matrices.addresses, inward.following, matrices.bias, weights, *grouping[:4], out, *shares, num_rows, grid[2],
         activation.limit, activation.alpha, activation.shift,
     )  # fmt: skip
     constants = _constants(matrices, top, grouping.height, tile) | {
@@ -238,9 +269,18 @@ def expert_in(
         "LIMIT": activation.limit != 0,
         "BIAS": matrices.bias is not None,
         "WEIGH": activation.on_input,
+        "LINES": _lines(inward, grid[0]),
     }
     launch(_expert_in, grid, args, constants, LaunchShape(tile.warps, tile.stages))
     return out
+
+
+def _lines(inward: Inward, num_programs: int) -> int:
+    """Return the lines that each program of a tile prefetches of a matrix."""
+    if inward.following is None:
+        return 0
+    size = min(AHEAD_BYTES // AHEAD_TILES.value, inward.following_bytes)
+    return 1 << max(size // LINE // num_programs, 1).bit_length() - 1
 
 
 class Sum(NamedTuple):
@@ -267,6 +307,7 @@ def expert_out(
         answers = torch.empty((tokens * top, num_rows), dtype=to.total.dtype, device=hidden.device)
     grid, shares = _divided((triton.cdiv(num_rows, tile.rows), grouping.num_tiles), matrices, grouping.height, tile)
     num_lines = 0 if to.ahead is None or not is_few else to.ahead.numel() // LINE
+    last_tiles = min(AHEAD_TILES.value, top)  # fewer are never used
     args = (
         hidden, matrices.addresses, matrices.bias, weights, *grouping[:4], answers, to.total,
         to.scratch.arrived if to.scratch else None, to.ahead, *shares, num_rows, tokens, num_lines, grid[2],
@@ -276,7 +317,8 @@ def expert_out(
         "WEIGH": weights is not None,
         "SUM": is_few,
         "ADD": to.adds,
-        "LINES": triton.next_power_of_2(triton.cdiv(num_lines, grid[0] * min(grid[1], top))) if num_lines else 0,
+        "BT": 1 if tokens == 1 else 4 if tokens <= 4 else 16,
+        "LINES": triton.next_power_of_2(triton.cdiv(num_lines, grid[0] * last_tiles)) if num_lines else 0,
     }
     launch(_expert_out, grid, args, constants, LaunchShape(tile.warps, tile.stages))
     if not is_few:

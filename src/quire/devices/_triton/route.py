@@ -27,7 +27,7 @@ NOTHING = tl.constexpr(float("-inf"))
 LEAST = tl.constexpr(-(1 << 63))  # less than the key of any number
 
 
-class Router(NamedTuple):
+class ExpertRouter(NamedTuple):
     """How experts are chosen; see ops/route.py. Vectors are float32 [experts]."""
 
     weight: Tensor  # [experts, dim], of the tokens' format or float32
@@ -74,7 +74,7 @@ class Router(NamedTuple):
         return self.constants | {"BK": self._columns(MAX_BYTES // numbers)}
 
 
-class Choice(NamedTuple):
+class RoutingResult(NamedTuple):
     """The chosen experts, best first, and what is known of their grouping."""
 
     weights: Tensor  # float32 [T, top]
@@ -241,17 +241,17 @@ def _route_few(
     TOP: tl.constexpr, SCORING: tl.constexpr, CHOSEN: tl.constexpr, GROUPS: tl.constexpr,
     TOP_GROUPS: tl.constexpr, GROUP_TOP: tl.constexpr, NORMALIZE: tl.constexpr, SOFTCAP: tl.constexpr,
     BIAS: tl.constexpr, CORRECTION: tl.constexpr, SCALE: tl.constexpr, NORM: tl.constexpr, BE: tl.constexpr,
-    BM: tl.constexpr, CHAINED: tl.constexpr,
+    BT: tl.constexpr, BM: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     program, num_programs = tl.program_id(0), tl.num_programs(0)
-    tokens = tl.arange(0, BM)
+    tokens = tl.arange(0, BT)
     is_there = tokens < T
     e = program * BE + tl.arange(0, BE)
     rows = tl.minimum(e, E - 1)
     k = tl.arange(0, BK)
     follow(CHAINED)
-    acc = tl.zeros([BE, BM], tl.float32)
-    squares = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BE, BT], tl.float32)
+    squares = tl.zeros([BT], tl.float32)
     for start in tl.range(0, K, BK):
         columns = start + k
         w = tl.load(weight + rows[:, None] * K + columns[None, :], mask=(columns < K)[None, :], other=0.0)
@@ -291,7 +291,7 @@ def _route_few(
         write_pairs(pairs, ranks, places, tokens, TOP)
 
 
-def route(x: Tensor, router: Router) -> Choice:
+def route(x: Tensor, router: ExpertRouter) -> RoutingResult:
     """Choose experts for any number of tokens x [T, dim]."""
     tokens, vectors = len(x), (router.bias, router.correction, router.expert_scale)
     choice = _empty(tokens, router, x.device)
@@ -303,32 +303,35 @@ def route(x: Tensor, router: Router) -> Choice:
     return choice._replace(counts=counts)
 
 
-def route_few(x: Tensor, norm: Norm | None, router: Router, scratch: Scratch, height: int) -> tuple[Choice, Tensor]:
+def route_few(
+    x: Tensor, norm: Norm | None, router: ExpertRouter, scratch: Scratch, height: int
+) -> tuple[RoutingResult, Tensor]:
     """Choose experts for few tokens x [T, dim], after an RMS norm if there is one; return x, normed, too.
 
-    height: of the tiles of the grouping, at least T, so that no expert has more than one.
+    height: of the tiles of the grouping.
     """
     tokens, vectors = len(x), (router.bias, router.correction, router.expert_scale)
     choice = _empty(tokens, router, x.device)
     normed = x if norm is None else torch.empty_like(x)
-    assert tokens <= height
     grouping = Grouping.empty(tokens, router.top, len(router.weight), height, x.device)
     weight, eps = (None, 0.0) if norm is None else norm[:2]
     args = (
         x, weight, router.weight, *vectors, *choice[:2], normed, scratch.partial, scratch.arrived, *grouping[:4],
         tokens, eps, router.factor, router.softcap,
     )  # fmt: skip
-    constants = router.constants | _has(router) | {"NORM": norm is not None, "BE": ROWS, "BM": height}
-    launch(_route_few, (triton.cdiv(len(router.weight), ROWS),), args, constants, LaunchShape(4, 4))
+    constants = router.constants | _has(router) | {"NORM": norm is not None, "BE": ROWS}
+    constants |= {"BT": max(16, triton.next_power_of_2(tokens)), "BM": height}
+    shape = LaunchShape(4, 4) if tokens <= 16 else LaunchShape(8, 3)
+    launch(_route_few, (triton.cdiv(len(router.weight), ROWS),), args, constants, shape)
     return choice._replace(grouping=grouping), normed
 
 
-def _empty(tokens: int, router: Router, device: torch.device) -> Choice:
+def _empty(tokens: int, router: ExpertRouter, device: torch.device) -> RoutingResult:
     weights = torch.empty((tokens, router.top), dtype=torch.float32, device=device)
-    return Choice(weights, torch.empty((tokens, router.top), dtype=torch.int32, device=device))
+    return RoutingResult(weights, torch.empty((tokens, router.top), dtype=torch.int32, device=device))
 
 
-def _has(router: Router) -> dict[str, bool]:
+def _has(router: ExpertRouter) -> dict[str, bool]:
     return {
         "BIAS": router.bias is not None,
         "CORRECTION": router.correction is not None,

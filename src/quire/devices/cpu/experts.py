@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NO_BUFFER = -1
 
 
-def lower_route(lowering: _Lowering, node: Node) -> None:
+def emit_route(lowering: _Lowering, node: Node) -> None:
     """One product, then the choice, token by token."""
     (x,), (weights, chosen), packer = node.inputs, node.outputs, lowering.packer
     name, attrs = str(node.weights["weight"]), node.attrs
@@ -28,8 +28,8 @@ def lower_route(lowering: _Lowering, node: Node) -> None:
     work = lowering.buffers.allocate(width, for_logits=x.shape[0] == "logits")
     logits = BufferSlice(work.buffer, 0, num_experts).columns
     product = {"matrices": [packer.matrix(name, "f32")], "biases": [packer.vector(node.weights["bias"])]}
-    lowering._emit("product", **product, x=lowering._read(x), quants=NO_BUFFER, out=logits, residual=NO_COLUMNS)
-    lowering._emit(
+    lowering.emit("product", **product, x=lowering.read(x), quants=NO_BUFFER, out=logits, residual=NO_COLUMNS)
+    lowering.emit(
         "route",
         scoring=attrs["scoring"],
         num_experts=num_experts,
@@ -39,14 +39,14 @@ def lower_route(lowering: _Lowering, node: Node) -> None:
         numbers=(attrs.get("factor", 1.0), attrs.get("softcap", 0.0)),
         vectors=(packer.vector(node.weights["correction"]), packer.vector(node.weights["expert_scale"])),
         work=work.columns,
-        weights=lowering._place(weights),
-        chosen=lowering._place(chosen),
+        weights=lowering.place(weights),
+        chosen=lowering.place(chosen),
     )
     lowering.buffers.release(work)
-    lowering._release(x)
+    lowering.release(x)
 
 
-def lower_experts(lowering: _Lowering, node: Node) -> None:
+def emit_experts(lowering: _Lowering, node: Node) -> None:
     """Sorting by expert, gate and up with the activation, down with the sum."""
     x, weights, chosen = node.inputs
     packer, attrs, top = lowering.packer, node.attrs, weights.dim
@@ -58,9 +58,9 @@ def lower_experts(lowering: _Lowering, node: Node) -> None:
     if attrs.get("on_input", False):
         scaled = _rows_of_slots(lowering, x, top * dim, first, taken)
     hidden = _rows_of_slots(lowering, x, top * ffn, [str(names[2])], taken)
-    operands = {"x": lowering._read(x), "quants": lowering._read_quants(x), "scaled": scaled, "hidden": hidden}
-    choice = (lowering._read(weights), lowering._read(chosen))
-    lowering._emit(
+    operands = {"x": lowering.read(x), "quants": lowering.read_quants(x), "scaled": scaled, "hidden": hidden}
+    choice = (lowering.read(weights), lowering.read(chosen))
+    lowering.emit(
         "experts",
         kind=attrs["kind"],
         sizes=(num_experts, ffn),
@@ -69,13 +69,13 @@ def lower_experts(lowering: _Lowering, node: Node) -> None:
         numbers=(attrs.get("limit", 0.0), attrs.get("alpha", 1.0), attrs.get("shift", 0.0)),
         **operands,
         choice=choice,
-        out=lowering._place(node.output),
+        out=lowering.place(node.output),
         on_input=attrs.get("on_input", False),
     )
     for place in taken:
         lowering.buffers.release(place)
-    lowering._ensure_quants(node.output)
-    lowering._release(*node.inputs)
+    lowering.ensure_quants(node.output)
+    lowering.release(*node.inputs)
 
 
 def _groups(node: Node) -> tuple[int, int, int]:

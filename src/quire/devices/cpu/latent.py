@@ -23,15 +23,15 @@ def emit_latent(lowering: _Lowering, node: Node) -> None:
     sums = lowering.buffers.allocate(num_heads * dim)
     keys = packer.matrix_of_heads(str(names["keys"]), transposed=True)
     values = packer.matrix_of_heads(str(names["values"]), transposed=False)
-    read, emit, heads = lowering._read, lowering._emit, {"num_heads": num_heads}
+    read, emit, heads = lowering.read, lowering.emit, {"num_heads": num_heads}
     emit("write_kv", cache=node.cache, k=read(latent), v=read(k_rope))
     emit("place_heads", x=read(q_rope), out=queries.columns, **heads, offset=dim)
     emit("multiply_heads", matrix=keys, **heads, columns=dim, x=read(q), out=queries.columns)
     plain = {"softcap": 0.0, "sinks": NONE, "slopes": NONE, "distances": NONE, "quants": NONE}
     emit("attend", cache=node.cache, q=queries.columns, scale=node.attrs["scale"], **plain, out=sums.columns)
-    out = lowering._place(node.output)
+    out = lowering.place(node.output)
     emit("multiply_heads", matrix=values, **heads, columns=value_dim, x=sums.columns, out=out)
     for buffer in (queries, sums):
         lowering.buffers.release(buffer)
-    lowering._ensure_quants(node.output)
-    lowering._release(*node.inputs)
+    lowering.ensure_quants(node.output)
+    lowering.release(*node.inputs)

@@ -23,7 +23,7 @@ from quire.graph.passes.rewrite import rewrite
 from . import FACTS
 from .buffers import BLOCK, NO_COLUMNS, Buffers, BufferSlice, Columns
 from .caches import add_caches
-from .experts import lower_experts, lower_route
+from .experts import emit_experts, emit_route
 from .fallback import Fallback, PlacedNode, nodes_without_kernel, warn_of_fallback
 from .latent import emit_latent
 from .pack import IndexesWeights, Packer
@@ -97,13 +97,13 @@ class _Lowering:
             self.places[value.id] = self.given[value.id] = self.buffers.allocate_new(
                 value.dim, for_logits=_is_narrow(value)
             )
-            self._ensure_quants(value)
+            self.ensure_quants(value)
         for node in self.graph.nodes:
             lower_node = _Lowering._call if id(node) in self._without_kernel else KERNELS[node.op.name]
             lower_node(self, node)
         logits = self.graph.outputs.get("logits")
         if logits is not None and logits.id in self.places:  # an op other than `head` made them
-            self._emit("output", x=self._read(logits))
+            self.emit("output", x=self.read(logits))
 
     # --- what is needed of a value
 
@@ -119,16 +119,16 @@ class _Lowering:
 
     # --- places
 
-    def _emit(self, method: str, **arguments: Any) -> None:
+    def emit(self, method: str, **arguments: Any) -> None:
         self.instructions.append((method, arguments))
 
-    def _read(self, value: Value) -> Columns:
+    def read(self, value: Value) -> Columns:
         return self.places[value.id].columns if value.id in self.places else (-1, 0, value.dim)
 
-    def _read_quants(self, value: Value) -> int:
+    def read_quants(self, value: Value) -> int:
         return self.quants[value.id].buffer.index if value.id in self.quants else NO_QUANTS
 
-    def _release(self, *values: Value) -> None:
+    def release(self, *values: Value) -> None:
         """Each of these has been read once more."""
         for value in values:
             self._left[value.id] -= 1
@@ -137,56 +137,56 @@ class _Lowering:
                     if value.id in placed:
                         self.buffers.release(placed.pop(value.id))
 
-    def _place(self, value: Value) -> Columns:
+    def place(self, value: Value) -> Columns:
         self.places[value.id] = self.buffers.allocate(value.dim, for_logits=_is_narrow(value))
         return self.places[value.id].columns
 
     def _place_both(self, value: Value) -> tuple[Columns, int]:
         """Rows, blocks or both, as its readers need it, from an instruction that can write both."""
         as_rows, as_blocks = self._needs(value)
-        out = self._place(value) if as_rows else NO_COLUMNS
+        out = self.place(value) if as_rows else NO_COLUMNS
         return out, self._place_quants(value) if as_blocks else NO_QUANTS
 
     def _place_quants(self, value: Value) -> int:
         self.quants[value.id] = self.buffers.allocate(value.dim, "quants", for_logits=_is_narrow(value))
         return self.quants[value.id].buffer.index
 
-    def _ensure_quants(self, value: Value) -> None:
+    def ensure_quants(self, value: Value) -> None:
         """Blocks of a value whose instruction wrote rows alone."""
         if value.id not in self.quants and self._needs(value)[1]:
-            x = self._read(value)
-            self._emit("gather", x=x, out=NO_COLUMNS, quants=self._place_quants(value))
+            x = self.read(value)
+            self.emit("gather", x=x, out=NO_COLUMNS, quants=self._place_quants(value))
 
     # --- ops
 
     def _call(self, node: Node) -> None:
         """A node that runs on its reference."""
-        outputs = [self._place(out) for out in node.outputs]
-        self._emit("call", index=len(self.called), at_logits=all(map(_is_narrow, node.outputs)))
-        self.called.append((node, list(map(self._read, node.inputs)), outputs))
+        outputs = [self.place(out) for out in node.outputs]
+        self.emit("call", index=len(self.called), at_logits=all(map(_is_narrow, node.outputs)))
+        self.called.append((node, list(map(self.read, node.inputs)), outputs))
         for out in node.outputs:
-            self._ensure_quants(out)
-        self._release(*node.inputs)
+            self.ensure_quants(out)
+        self.release(*node.inputs)
 
     def _embed(self, node: Node) -> None:
         out = node.output
         method = {"embed": {}, "embed_positions": {"offset": node.attrs.get("offset")}}[node.op.name]
-        self._emit(node.op.name, table=self.packer.matrix(_name(node, "table")), **method, out=self._place(out))
-        self._ensure_quants(out)
+        self.emit(node.op.name, table=self.packer.matrix(_name(node, "table")), **method, out=self.place(out))
+        self.ensure_quants(out)
 
     def _select(self, node: Node) -> None:
         (x,), out = node.inputs, node.output
         columns, quants = self._place_both(out)
-        self._emit("gather", x=self._read(x), out=columns, quants=quants)
-        self._release(x)
+        self.emit("gather", x=self.read(x), out=columns, quants=quants)
+        self.release(x)
 
     def _columns(self, node: Node) -> None:
         """The same buffer, other columns."""
         (x,), out = node.inputs, node.output
         place = self.places[x.id]
         self.places[out.id] = self.buffers.part(place, node.attrs["start"], out.dim)
-        self._ensure_quants(out)
-        self._release(x)
+        self.ensure_quants(out)
+        self.release(x)
 
     def _norm(self, node: Node) -> None:
         (x,), out = node.inputs, node.output
@@ -196,14 +196,14 @@ class _Lowering:
             source = columns
         else:
             is_direct = group % BLOCK == 0
-            columns, quants = self._place_both(out) if is_direct else (self._place(out), NO_QUANTS)
-            source = self._read(x)
-            self._release(x)
+            columns, quants = self._place_both(out) if is_direct else (self.place(out), NO_QUANTS)
+            source = self.read(x)
+            self.release(x)
         bias = self.packer.vector(node.weights["bias"]) if "bias" in node.weights else NO_VECTOR
         weights = {"weight": self.packer.vector(node.weights["weight"]), "bias": bias}
         attrs = {"eps": node.attrs["eps"], "group": group, "is_layer": node.op.name == "layer_norm"}
-        self._emit("norm", x=source, **weights, **attrs, out=columns, quants=quants)
-        self._ensure_quants(out)
+        self.emit("norm", x=source, **weights, **attrs, out=columns, quants=quants)
+        self.ensure_quants(out)
 
     def _map(self, node: Node) -> None:
         """What is done to each number by itself."""
@@ -217,9 +217,9 @@ class _Lowering:
             both = [float(self.packer.numbers(_name(node, name))[0]) for name in ("positive", "negative")]
             values = [*both, float(node.attrs["beta"]), float(node.attrs["eps"])]
         columns, quants = self._place_both(out)
-        operands = {"x": self._read(x), "y": NO_COLUMNS if y is None else self._read(y), "weight": weight}
-        self._emit("map", kind=kind, **operands, numbers=values, out=columns, quants=quants)
-        self._release(*node.inputs)
+        operands = {"x": self.read(x), "y": NO_COLUMNS if y is None else self.read(y), "weight": weight}
+        self.emit("map", kind=kind, **operands, numbers=values, out=columns, quants=quants)
+        self.release(*node.inputs)
 
     def _is_last_read(self, x: Value) -> bool:
         """Is the next read of x its last, and is it stored as float32 alone?"""
@@ -232,8 +232,8 @@ class _Lowering:
             self._left[x.id] = 0
             self.places[out.id] = self.places.pop(x.id)
         else:
-            self._emit("gather", x=self._read(x), out=self._place(out), quants=NO_QUANTS)
-            self._release(x)
+            self.emit("gather", x=self.read(x), out=self.place(out), quants=NO_QUANTS)
+            self.release(x)
         return self.places[out.id].columns
 
     def _rope(self, node: Node) -> None:
@@ -243,28 +243,28 @@ class _Lowering:
             cos, sin = self.buffers.allocate_new(pairs), self.buffers.allocate_new(pairs)
             self._angles[frequencies, scaling] = cos, sin
             table = {"frequencies": self.packer.vector(frequencies), "scaling": scaling}
-            self._emit("rope_table", **table, cos=cos.columns, sin=sin.columns)
+            self.emit("rope_table", **table, cos=cos.columns, sin=sin.columns)
         cos, sin = self._angles[frequencies, scaling]
         attrs = {"head_dim": node.attrs["head_dim"], "interleaved": node.attrs["interleaved"]}
-        self._emit("rope", x=self._in_place(node), cos=cos.columns, sin=sin.columns, **attrs)
-        self._ensure_quants(node.output)
+        self.emit("rope", x=self._in_place(node), cos=cos.columns, sin=sin.columns, **attrs)
+        self.ensure_quants(node.output)
 
     def _scale_by_position(self, node: Node) -> None:
         columns = self._in_place(node)
-        self._emit("scale_by_position", x=columns, **node.attrs, out=columns)
-        self._ensure_quants(node.output)
+        self.emit("scale_by_position", x=columns, **node.attrs, out=columns)
+        self.ensure_quants(node.output)
 
     def _attention(self, node: Node) -> None:
         q, out = node.inputs[0], node.output
         assert node.cache is not None
         if node.op.name == "attention":
             k, v = node.inputs[1:]
-            self._emit("write_kv", cache=node.cache, k=self._read(k), v=self._read(v))
+            self.emit("write_kv", cache=node.cache, k=self.read(k), v=self.read(v))
         is_direct = self.graph.kv_of(node).value_dim % BLOCK == 0
-        columns, quants = self._place_both(out) if is_direct else (self._place(out), NO_QUANTS)
-        self._emit("attend", cache=node.cache, q=self._read(q), **self._extras(node), out=columns, quants=quants)
-        self._ensure_quants(out)
-        self._release(*node.inputs)
+        columns, quants = self._place_both(out) if is_direct else (self.place(out), NO_QUANTS)
+        self.emit("attend", cache=node.cache, q=self.read(q), **self._extras(node), out=columns, quants=quants)
+        self.ensure_quants(out)
+        self.release(*node.inputs)
 
     def _extras(self, node: Node) -> dict[str, Any]:
         vectors = {name: self.packer.vector(node.weights[name]) for name in ("sinks", "slopes", "distances")}
@@ -273,13 +273,13 @@ class _Lowering:
     def _attention_bidirectional(self, node: Node) -> None:
         (q, k, v), out, num_heads = node.inputs, node.output, node.attrs["num_heads"]
         is_direct = v.dim // num_heads % BLOCK == 0
-        columns, quants = self._place_both(out) if is_direct else (self._place(out), NO_QUANTS)
+        columns, quants = self._place_both(out) if is_direct else (self.place(out), NO_QUANTS)
         window = node.attrs.get("window")
-        operands = {"q": self._read(q), "k": self._read(k), "v": self._read(v), "num_heads": num_heads}
+        operands = {"q": self.read(q), "k": self.read(k), "v": self.read(v), "num_heads": num_heads}
         operands["window"] = 0 if window is None else window + 1  # the native one counts the token itself
-        self._emit("attend_bidirectional", **operands, **self._extras(node), out=columns, quants=quants)
-        self._ensure_quants(out)
-        self._release(*node.inputs)
+        self.emit("attend_bidirectional", **operands, **self._extras(node), out=columns, quants=quants)
+        self.ensure_quants(out)
+        self.release(*node.inputs)
 
     def _product(self, node: Node) -> None:
         """linear and linear_split."""
@@ -293,29 +293,29 @@ class _Lowering:
             offset += out.dim
         self._emit_product(node.inputs[0], names, biases, buffer.columns, NO_COLUMNS)
         for out in node.outputs:
-            self._ensure_quants(out)
+            self.ensure_quants(out)
 
     def _emit_product(self, x: Value, names: list[Any], biases: list[Any], out: Columns, residual: Columns) -> None:
         matrices = [self.packer.matrix(name) for name in names]
         vectors = [self.packer.vector(name) for name in biases]
-        source = {"x": self._read(x), "quants": self._read_quants(x)}
-        self._emit("product", matrices=matrices, biases=vectors, **source, out=out, residual=residual)
-        self._release(x)
+        source = {"x": self.read(x), "quants": self.read_quants(x)}
+        self.emit("product", matrices=matrices, biases=vectors, **source, out=out, residual=residual)
+        self.release(x)
 
     def _linear_add(self, node: Node) -> None:
         """The sum is stored where the residual was, unless that is still read."""
         x, residual, out = node.input("x"), node.input("residual"), node.output
-        added = self._read(residual)
+        added = self.read(residual)
         if residual.id != x.id and self._is_last_read(residual):
             self._left[residual.id] = 0
             self.places[out.id] = self.places.pop(residual.id)
         else:
-            self._place(out)
+            self.place(out)
         bound = (_bound(node, "weight"), _bound(node, "bias"))
         self._emit_product(x, *bound, self.places[out.id].columns, added)
         if residual.id in self.places:
-            self._release(residual)
-        self._ensure_quants(out)
+            self.release(residual)
+        self.ensure_quants(out)
 
     def _gate(self, node: Node) -> None:
         """gated_linear, and activated_linear, which has no `up`."""
@@ -324,16 +324,16 @@ class _Lowering:
         matrices = [self.packer.matrix(name) for name in _matrices(node)]
         names = ("gate_bias", "up_bias") if node.op.name == "gated_linear" else ("bias",)
         biases = [self.packer.vector(_bound(node, name)[0]) for name in names]
-        source = {"x": self._read(x), "quants": self._read_quants(x)}
+        source = {"x": self.read(x), "quants": self.read_quants(x)}
         product = {"matrices": matrices, "biases": biases, **source}
-        self._emit("gate", kind=node.attrs["kind"], **product, out=columns, out_quants=quants)
-        self._release(x)
+        self.emit("gate", kind=node.attrs["kind"], **product, out=columns, out_quants=quants)
+        self.release(x)
 
     def _head(self, node: Node) -> None:
         (x,), (name,) = node.inputs, _matrices(node)
         weights = {"matrix": self.packer.matrix(name), "bias": self.packer.vector(node.weights["bias"])}
-        self._emit("head", **weights, **node.attrs, x=self._read(x), quants=self._read_quants(x))
-        self._release(x)
+        self.emit("head", **weights, **node.attrs, x=self.read(x), quants=self.read_quants(x))
+        self.release(x)
 
 
 def _is_narrow(value: Value) -> bool:
@@ -387,11 +387,11 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     "columns": _Lowering._columns,
     "attention_latent": emit_latent,
     "attention_bidirectional": _Lowering._attention_bidirectional,
-    "experts": lower_experts,
+    "experts": emit_experts,
     "head": _Lowering._head,
     "linear_add": _Lowering._linear_add,
     "rope": _Lowering._rope,
-    "route": lower_route,
+    "route": emit_route,
     "scale_by_position": _Lowering._scale_by_position,
     "select": _Lowering._select,
 }

@@ -50,7 +50,7 @@ def stack_shape(weight: Weight) -> tuple[int, int, int]:
     return count, rows, cols
 
 
-def padded(rows: int) -> int:
+def panel_rows(rows: int) -> int:
     """Rows of a matrix of a stack: whole panels."""
     return -(-rows // LANES) * LANES
 
@@ -160,12 +160,12 @@ class Packer:
     def _add_heads(self, weight: Weight, target: str, transposed: bool) -> int:
         count, first, last = stack_shape(weight)
         rows, cols = (last, first) if transposed else (first, last)
-        label, all_rows = f"{weight.name} heads {target} {count}x{rows}x{cols}", count * padded(rows)
+        label, all_rows = f"{weight.name} heads {target} {count}x{rows}x{cols}", count * panel_rows(rows)
         if label in self._found:
             index = self._program.adopt(target, (all_rows, cols), self._found[label])
         else:
             numbers = weight.float32().swapaxes(1, 2) if transposed else weight.float32()
-            whole = np.pad(numbers, ((0, 0), (0, padded(rows) - rows), (0, 0)))
+            whole = np.pad(numbers, ((0, 0), (0, panel_rows(rows) - rows), (0, 0)))
             encoded = np.ascontiguousarray(all_formats()[target].quantize(whole.reshape(-1, 1)))
             index = self._program.matrix(target, cols, encoded.view(np.uint8).reshape(all_rows, -1))
             self.num_packed += 1
@@ -175,7 +175,7 @@ class Packer:
 
     def _add_stack(self, weight: Weight, target: str) -> int:
         count, rows, cols = stack_shape(weight)
-        label, all_rows = f"{weight.name} {target} {count}x{rows}x{cols}", count * padded(rows)
+        label, all_rows = f"{weight.name} {target} {count}x{rows}x{cols}", count * panel_rows(rows)
         if label in self._found:
             index = self._program.adopt(target, (all_rows, cols), self._found[label])
         else:
@@ -185,7 +185,7 @@ class Packer:
         self._labels[label] = index
         sampled = min(count, SAMPLED_MATRICES)
         num_bytes = self._program.panels(index).nbytes // count * sampled
-        self._added.append((target, (sampled * padded(rows), cols), index, num_bytes))
+        self._added.append((target, (sampled * panel_rows(rows), cols), index, num_bytes))
         return int(index)
 
     def numbers(self, name: str) -> Array:
@@ -210,6 +210,6 @@ class Packer:
         key = (id(self.weights[name]), STACKED)
         if key not in self._vectors:
             numbers = self.weights[name].float32()
-            short = padded(numbers.shape[1]) - numbers.shape[1]
+            short = panel_rows(numbers.shape[1]) - numbers.shape[1]
             self._vectors[key] = self._program.vector(np.pad(numbers, ((0, 0), (0, short))).reshape(-1))
         return self._vectors[key]

@@ -24,10 +24,11 @@ from . import ACTIVATIONS, FACTS
 from .attention import AttendCache
 from .caches import Caches
 from .expert_placement import HostChoice
+from .experts import Route
 from .few_rows import FewRows
 from .host_experts import EXPERT_OPS, HostExperts, host_share, measure_bandwidths, other_bytes, report
 from .instructions import Attend, Instruction
-from .latent import AttendLatent
+from .latent import EXPANDED_TOKENS, AttendLatent
 from .lower import Lowering
 from .plan import most_held_bytes
 from .program import CudaProgram
@@ -36,7 +37,7 @@ from .tiles import ProductKey, TileChoice, Tiles, shipped
 from .tuned_table import TunedTable, TuningTarget
 from .values import prepare_graph
 from .variants import Variant
-from .warm_up import largest_step, warm_up_steps
+from .warm_up import largest_steps, warm_up_steps
 from .weights import Placer
 from .wide_attention import WideAttention
 
@@ -81,6 +82,7 @@ class CudaDevice:
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         room = self._room(graph, weights, limits, options)
         placer.host_share = host_share(graph, placer, HostChoice(options.experts_on_host), room)
+        bandwidths = measure_bandwidths(device) if placer.host_share else None
         graph = prepare_graph(graph, options.fuse)
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
@@ -92,7 +94,7 @@ class CudaDevice:
             logger.info("matrices in %s are dequantized: there is no kernel for these formats", kinds)
         hosted = HostExperts.of(instructions)
         if hosted is not None:
-            logger.info(report(hosted.layers, other_bytes(graph, placer), measure_bandwidths(device)))
+            logger.info(report(hosted.layers, other_bytes(graph, placer), bandwidths))
         program = CudaProgram(
             instructions, graph.output.id, lowering.caches, limits, work, sampler, device, captures,
             table=None if is_fixed else table, tunes=options.tune, hosted=hosted,
@@ -148,7 +150,8 @@ class CudaDevice:
         if program.device.type != "cuda" or not program.caches.specs:
             return max(limits.max_blocks, 1)
         torch.cuda.reset_peak_memory_stats()
-        program.launch(largest_step(limits)).result()
+        for batch in largest_steps(limits):
+            program.launch(batch).result()
         peak = torch.cuda.max_memory_allocated()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
@@ -180,10 +183,11 @@ def _variants(instructions: list[Instruction], caches: Caches, is_fixed: bool) -
 def _compile(program: CudaProgram, limits: Limits) -> None:
     """Compile all kernels, so that no request waits for a compiler."""
     began, captures = time.monotonic(), program.captures
+    counts = {count for each in program.instructions if isinstance(each, Route) for count in each.first_counts}
     program.captures = False
 
     def run() -> None:
-        for batch in warm_up_steps(limits):
+        for batch in warm_up_steps(limits, sorted(counts)):
             program.launch(batch).result()
 
     num_new = compile_ahead(run)
@@ -228,6 +232,7 @@ def _work_of(
         window=kind.window,
         chunk=kind.chunk,
         fixed_chunk=_chunk(is_fixed),
+        expanded_tokens=EXPANDED_TOKENS if kind.is_latent and not is_fixed else None,
     )
 
 

@@ -5,7 +5,7 @@ Tiles have about as many tokens as an expert gets, if all get equally many. In d
 
 from __future__ import annotations
 
-MAX_FEW = 32  # tokens: every expert has one tile, and the kernel of the product adds up the answers
+MAX_FEW = 64  # tokens: routing is one kernel, and the kernel of the second product adds up the answers
 HEIGHTS = (16, 32, 64, 128)
 FIXED_HEIGHT = 64
 COUNTED = 32  # tokens whose pairs a program counts
@@ -21,10 +21,14 @@ def tile_height(num_tokens: int, top: int, num_experts: int, is_fixed: bool) -> 
     """Return the tokens of a tile."""
     if is_fixed:
         return FIXED_HEIGHT
-    if num_tokens <= MAX_FEW:
-        return 16 if num_tokens <= 16 else 32
     mean = num_tokens * top / num_experts
     return next((each for each in HEIGHTS if mean <= 0.75 * each), HEIGHTS[-1])
+
+
+def first_counts(top: int, num_experts: int) -> list[int]:
+    """Return the smallest number of tokens for each kernel that such experts use, without those for one token."""
+    counts = [2, 5, 17, 33, MAX_FEW + 1]  # of sums and of routing
+    return sorted({*counts, *(int(0.75 * height * num_experts / top) + 1 for height in HEIGHTS[:-1])})
 
 
 def most_tiles(num_tokens: int, top: int, num_experts: int, height: int) -> int:

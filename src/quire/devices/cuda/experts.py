@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.devices._triton.experts import Activation, Sum, expert_in, expert_out
+from quire.devices._triton.expert_formats import bytes_of
+from quire.devices._triton.experts import Activation, Inward, Sum, expert_in, expert_out
 from quire.devices._triton.grouping import Grouping, count_pairs, count_reads, group_pairs
 from quire.devices._triton.norm import Norm, add_norm
-from quire.devices._triton.route import Router, route, route_few
+from quire.devices._triton.route import ExpertRouter, route, route_few
 from quire.devices._triton.route_one import can_route_one, route_one
 from quire.devices._triton.stream import Scratch
 from quire.graph.graph import Node
 
+from .expert_sizes import first_counts
 from .expert_tiles import ExpertKey, ExpertTiles
 from .expert_weights import ExpertMatrices, place_experts
 from .instructions import Run
@@ -26,7 +28,7 @@ from .weights import Placer
 class RouterMatrix:
     """The matrix of a router, as an earlier product prefetches it."""
 
-    router: Router
+    router: ExpertRouter
     ahead: Tensor | None = field(default=None, init=False)
 
     @property
@@ -48,6 +50,11 @@ class Route:
     weights: int
     chosen: int
 
+    @property
+    def first_counts(self) -> list[int]:
+        """The smallest number of tokens for each kernel of these experts."""
+        return first_counts(self.linear.router.top, len(self.linear.router.weight))
+
     def __call__(self, run: Run) -> None:
         x: Tensor = run.values[self.value]
         delta, norm = run.pending.pop(self.value, None), self.norm
@@ -56,15 +63,15 @@ class Route:
         elif delta is not None:
             run.pending[self.value] = delta
             x = run.whole(self.value)
+        router = self.linear.router
         if self.tiles.is_few(len(x)):
-            router = self.linear.router
             height = self.tiles.height(len(x), router.top, len(router.weight))
             if len(x) == 1 and can_route_one(router):
-                choice, x = route_one(x, norm, router, self.scratch, height, self.linear.ahead)
+                choice, x = route_one(x, norm, router, self.scratch, height)
             else:
                 choice, x = route_few(x, norm, router, self.scratch, height)
         else:
-            choice = route(x, self.linear.router)
+            choice = route(x, router)
         if self.normed is not None:
             run.values[self.normed] = x
         run.values[self.weights], run.values[self.chosen] = choice.weights, choice.chosen
@@ -90,7 +97,10 @@ class ExpertLinears:
             count_reads(grouping, self.reads)
         is_few = self.tiles.is_few(len(x))
         inward, outward = self.inward.matrices, self.outward.matrices
-        hidden = expert_in(x, weights, inward, activation, grouping, self.tiles.find(self.key(grouping.height, True)))
+        first = Inward(inward, activation)
+        if is_few and self.reads is None:  # all experts are on the GPU
+            first = Inward(inward, activation, outward.addresses, bytes_of(outward.format, *outward[2:4]))
+        hidden = expert_in(x, weights, first, grouping, self.tiles.find(self.key(grouping.height, True)))
         to = Sum(total, adds, self.scratch if is_few else None, self.ahead)
         tile = self.tiles.find(self.key(grouping.height, False))
         expert_out(hidden, None if activation.on_input else weights, top, outward, grouping, tile, to)
@@ -157,7 +167,7 @@ def lower_route(node: Node, placer: Placer, norm: Norm | None, tiles: ExpertTile
         "softcap": 0.0,
     }  # fmt: skip
     attrs = {name: value for name, value in {**defaults, **node.attrs}.items() if name != "eps"}
-    router = Router(placer.router(str(node.weights["weight"])), **placed, **attrs)
+    router = ExpertRouter(placer.router(str(node.weights["weight"])), **placed, **attrs)
     *normed, weights, chosen = (value.id for value in node.outputs)
     normed_id = normed[0] if normed else None
     return Route(node.inputs[0].id, norm, RouterMatrix(router), placer.scratch, tiles, normed_id, weights, chosen)

@@ -327,6 +327,7 @@ class CudaProgram:
         run = Run(inputs.ids, where, inputs.tables, work, self.sampler.last_tokens, at)
         run.merges = any(each.partials for each in counts.values())
         run.is_decode = sizes.tokens == sizes.rows
+        run.expands = any(each.has_expanded for each in counts.values())
         run.wide = self.wide
         return run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,19 +16,25 @@ UNSTREAMED = BUCKETS[-1] + 1  # tokens
 SHARED_TOKENS = 2048  # tokens that sharing must save from being read, before attention uses shared items
 
 
-def largest_step(limits: Limits) -> Batch:
-    """Return a step of the maximum number of tokens, in rows of the maximum length."""
-    length = min(limits.max_blocks * limits.block_tokens, limits.max_tokens)
-    counts = [length] * min(limits.max_tokens // length, limits.max_rows)
-    return _step([(0, count) for count in counts], limits)
+def largest_steps(limits: Limits) -> Iterator[Batch]:
+    """Yield steps of the maximum number of tokens, in rows of the maximum length: whole rows, and continued ones.
+
+    Latent attention computes them in different forms, and both need memory.
+    """
+    longest = limits.max_blocks * limits.block_tokens
+    length = min(longest, limits.max_tokens)
+    num_rows = min(limits.max_tokens // length, limits.max_rows)
+    yield _step([(0, length)] * num_rows, limits)
+    if longest > limits.block_tokens:
+        yield _step([(limits.block_tokens, min(length, longest - limits.block_tokens))] * num_rows, limits)
 
 
-def warm_up_steps(limits: Limits) -> Iterator[Batch]:
-    """Yield a step of each kind."""
+def warm_up_steps(limits: Limits, token_counts: Iterable[int] = ()) -> Iterator[Batch]:
+    """Yield a step of each kind, and prompts of these numbers of tokens."""
     row_counts = sorted({min(limits.max_rows, each + 1) for each in BUCKETS[:-1]})  # one in each bucket of products
     many, longest = row_counts[0], limits.max_blocks * limits.block_tokens
     context = min(3 * limits.block_tokens, longest - 1)
-    yield largest_step(limits)
+    yield from largest_steps(limits)
     yield _step([(context, 1)], limits)
     yield _step([(context, 1)], limits, temperature=0.7)
     yield _step([(context, 1)] * many, limits, temperature=0.7)
@@ -36,6 +42,9 @@ def warm_up_steps(limits: Limits) -> Iterator[Batch]:
         yield _step([(context, 1)] * rows, limits)
         if rows + UNSTREAMED <= limits.max_tokens:
             yield _step([(context, 1)] * (rows - 1) + [(0, min(longest, UNSTREAMED))], limits)
+    for count in token_counts:
+        if count <= min(limits.max_tokens, longest):
+            yield _step([(0, count)], limits)
     shared = -(-SHARED_TOKENS // max(many - 1, 1) // limits.block_tokens)
     if many > 1 and shared < limits.max_blocks:
         batch = _step([(shared * limits.block_tokens, 1)] * many, limits)

@@ -151,44 +151,52 @@ class Gate final : public Instruction {
     const int num_groups_;
 };
 
-// The last product, and the sum of a token's answers. An item is 32 columns, and a range of tokens whose answers stay
-// in L2; all experts of these tokens.
+// The last product, and the sum of a token's answers. An item is up to 32 columns, and a range of tokens whose answers
+// stay in L2; all experts of these tokens.
 class Down final : public Instruction {
   public:
     Down(Program &program, std::shared_ptr<Plan> plan, const ProductArgs &args, Stack down, const CombineArgs &sum,
          bool at_logits)
         : Instruction(true), program_(program), plan_(std::move(plan)), args_(args), down_(down), sum_(sum),
-          at_logits_(at_logits), range_(range_of(sum.top)), chunk_(tokens_at_once(down.each)) {}
+          at_logits_(at_logits), range_(range_of(sum.top)), chunk_(tokens_at_once(down.each)),
+          panels_(panels_of(down.each, program.pool().size())) {}
 
     // Tokens of a range.
     static int range_of(int top) { return std::max(1, 2048 / top); }
     static size_t scratch(int top) { return static_cast<size_t>(range_of(top)) * top * BLOCK; }
 
     int count(const Step &step) const override {
-        return parts(down_.each.rows, BLOCK) * parts(step.count(at_logits_), range_);
+        return parts(down_.each.num_panels(), panels_) * parts(step.count(at_logits_), range_);
     }
 
     void run(const Step &step, int item, int end, int thread) override {
         const int num_ranges = parts(step.count(at_logits_), range_);
         for (; item < end; ++item) {
             const int begin = item % num_ranges * range_, past = std::min(begin + range_, step.count(at_logits_));
-            answer(begin, past, item / num_ranges * PANELS, program_.scratch(thread));
+            answer(begin, past, item / num_ranges * panels_, program_.scratch(thread));
         }
     }
 
     // Of the first experts.
     Weights weights(int item) const override {
         if (plan_->experts.empty()) return {};
-        const int num_groups = parts(down_.each.rows, BLOCK), first = std::min(item, num_groups - 1) * PANELS;
+        const int num_groups = parts(down_.each.num_panels(), panels_), first = std::min(item, num_groups - 1) * panels_;
         const Matrix m = down_.matrix(plan_->experts.front().expert), n = down_.matrix(plan_->experts.back().expert);
-        return {{m.panel(first), n.panel(first)}, m.panel_bytes * std::min(PANELS, m.num_panels() - first)};
+        return {{m.panel(first), n.panel(first)}, m.panel_bytes * std::min(panels_, m.num_panels() - first)};
     }
 
   private:
+    // With one token an item is only its columns: fewer of them, if there are many threads.
+    static int panels_of(const Matrix &m, int num_threads) {
+        int panels = PANELS;
+        while (panels > 1 && parts(m.num_panels(), panels) < 4 * num_threads) panels /= 2;
+        return panels;
+    }
+
     void answer(int begin, int past, int panel, float *scratch) const {
         const Kernels &kernels = program_.kernels_for(down_.each);
         const Rows answers{scratch, static_cast<size_t>(BLOCK)};
-        const int column = panel * LANES, width = std::min(BLOCK, down_.each.rows - column);
+        const int column = panel * LANES, width = std::min(panels_ * LANES, down_.each.rows - column);
         for (const Stretch &all : plan_->experts) {
             const Stretch some = within(all, begin * sum_.top, past * sum_.top);
             if (some.begin == some.end) continue;
@@ -221,6 +229,7 @@ class Down final : public Instruction {
     const CombineArgs sum_;
     const bool at_logits_;
     const int range_, chunk_;
+    const int panels_;  // of an item
 };
 
 Stack stack_of(const Matrix &all, int num_matrices, int rows) {
