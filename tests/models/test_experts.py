@@ -217,6 +217,7 @@ RANDOM = {
     "plain": ("gpt_oss", None, "bf16", 2.0),
     "mxfp4": ("gpt_oss", MXFP4, "mxfp4", 17 / 32),
     "fp8": ("qwen3_moe", {"quant_method": "fp8"}, "f8_e4m3", 1.0),
+    "fp8 blocks": ("qwen3_moe", {"quant_method": "fp8", "weight_block_size": [32, 64]}, "f8_e4m3", 1 + 4 / 32 / 64),
     "int4": ("qwen3_moe", {"quant_method": "awq", "bits": 4, "group_size": 32}, "int4", 0.75),
 }
 

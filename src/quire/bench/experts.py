@@ -27,7 +27,7 @@ def main(arguments: Namespace) -> None:
     """Parse the rest of the command line, measure and print."""
     parser = ArgumentParser(prog="quire bench experts", description=__doc__)
     parser.add_argument("--shape", choices=tuple(SHAPES), default="qwen3-30b-a3b")
-    parser.add_argument("--format", default="bf16", help="the stored format: bf16, f8_e4m3, mxfp4, q4_k, …")
+    parser.add_argument("--format", default="bf16", help="the stored format: bf16, f8_e4m3, mxfp4, q4_k, int4, …")
     parser.add_argument("--fp8", action="store_true", help="convert to FP8")
     parser.add_argument("--tokens", default=TOKENS, help="numbers of tokens, separated by commas")
     parser.add_argument("--layers", type=int, default=4, help="that are used in turn")
@@ -37,15 +37,13 @@ def main(arguments: Namespace) -> None:
     options = parser.parse_args(arguments.rest)
     module = import_module(MODULE)
     shape, counts = module.ExpertShape(*SHAPES[options.shape]), [int(each) for each in options.tokens.split(",")]
-    how = {
-        "num_layers": options.layers, "format": options.format, "quantize": "fp8" if options.fp8 else None,
-        "place": options.device,
-    }  # fmt: skip
+    quantize = "fp8" if options.fp8 else None
+    given = module.RandomExperts(shape, options.layers, options.format, quantize, options.device)
     if options.tune:
-        for line in module.tune_experts(shape, counts, **how):
+        for line in module.tune_experts(given, counts):
             print(line, flush=True)
     else:
-        rows = module.time_experts(shape, counts, **how, bytes_per_s=1e9 * options.gb_per_s)
+        rows = module.time_experts(given, counts, 1e9 * options.gb_per_s)
         for count, row in enumerate(rows):
             lines = align_columns(module.HEADS, [row]).splitlines()
             print("\n".join(lines if count == 0 else lines[-1:]), flush=True)

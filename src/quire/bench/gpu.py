@@ -199,8 +199,11 @@ def _model_rates(figures: dict[str, Any], weights: MultipliedWeights, is_fp8: bo
     read, multiplied = figures["steps"] * weights.read(rows), figures["computed_tokens"] * weights.of_a_token
     rates = {"weights_per_s": round(read / seconds, 1), "multiply_adds_per_s": round(multiplied / seconds, 1)}
     if weights.of_experts:
-        rates["distinct_experts"] = round(weights.distinct_experts(rows), 1)
-        rates["of_bandwidth"] = round(read / seconds * (1 if is_fp8 else 2) / H200_GB_PER_S, 3)
+        distinct = weights.distinct_experts(rows)
+        of_experts = (weights.of_experts if is_fp8 else weights.expert_bytes) * distinct / weights.num_experts
+        read_bytes = figures["steps"] * (weights.shared * (1 if is_fp8 else 2) + of_experts)
+        rates["distinct_experts"] = round(distinct, 1)
+        rates["of_bandwidth"] = round(read_bytes / seconds / H200_GB_PER_S, 3)
     return rates
 
 

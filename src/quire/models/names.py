@@ -16,7 +16,7 @@ from quire.models.errors import BadCheckpoint
 from quire.models.quantization import FLOAT8, FP8, MXFP4, join_tensors
 from quire.ops.registry import format_shape
 from quire.weights.quantized_tensors import GroupedInt4, ScaledTensor
-from quire.weights.random_weights import RandomTensor, random_int4
+from quire.weights.random_weights import RandomTensor, random_int4, random_scaled
 
 Array = NDArray[Any]
 Sizes = Mapping[str, int]
@@ -330,6 +330,8 @@ def _random_tensors(expected: list[_Expected], config: ModelConfig) -> dict[str,
         is_matrix = "." in each.name and not each.name.endswith((".bias", ".router"))
         if quantization is None or not is_matrix or not quantization.covers(each.tensor.removesuffix(".weight")):
             return RandomTensor(each.tensor, shape, spread)
+        if quantization.kind == FP8 and quantization.has_blocks and len(shape) == 3:
+            return random_scaled(each.tensor, shape, spread, quantization.block)
         if quantization.kind == FP8:
             return RandomTensor(each.tensor, shape, spread, format=FLOAT8)
         if quantization.kind == MXFP4:

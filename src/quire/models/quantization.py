@@ -37,6 +37,7 @@ class Quantization:
     block: tuple[int, int] = (128, 128)  # FP8: rows and columns of a block, where blocks have scales
     group: int = 128  # 4 bits: weights of a row that share a scale; -1: all of them
     zero_offset: int = 1  # GPTQ: to be added to stored zeros
+    has_blocks: bool = False  # FP8: the configuration says that blocks have scales
 
     def covers(self, module: str) -> bool:
         """Return whether the module is quantized.
@@ -70,7 +71,7 @@ def _fp8(c: Values) -> Quantization:
     if (fmt := c.text("fmt", "e4m3")) not in ("e4m3", "float8_e4m3fn"):
         raise c.refusal("fmt", f"'e4m3', as {fmt} weights are not supported")
     ignored = _modules(c, "ignored_layers", "modules_to_not_convert")
-    return Quantization(FP8, ignored, _block(c, "weight_block_size"))
+    return Quantization(FP8, ignored, _block(c, "weight_block_size"), has_blocks="weight_block_size" in c)
 
 
 def _mxfp4(c: Values) -> Quantization:

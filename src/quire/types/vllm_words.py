@@ -65,7 +65,7 @@ WORDS = (
     _word("seed", (LLM,), answer="give each request its own: SamplingParams(seed=…)."),
     _word("seed", (SERVE,), answer="give each request its own: the field `seed`."),
     _word("swap_space", ENGINE, harmless=(0, 4), answer="preempted requests are computed again, not swapped."),
-    _word("cpu_offload_gb", ENGINE, harmless=(0,), answer="a model is on one device as a whole."),
+    _word("cpu_offload_gb", ENGINE, harmless=(0,), answer="only experts can be in host memory: set experts_on_host."),
     _word(
         "enable_prefix_caching",
         ENGINE,

@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quire.graph.weight import StackedTensor
+from quire.graph.weight import ComputedTensor, StackedTensor
 from quire.quant.int4 import Int4
 from quire.quant.registry import all_formats
 
-from .quantized_tensors import GroupedInt4
+from .quantized_tensors import GroupedInt4, ScaledTensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MXFP4 = "mxfp4"
+FLOAT8, MXFP4 = "f8_e4m3", "mxfp4"
+SPREAD = 64.0  # standard deviation of stored 8-bit floats
+POOL = 1 << 16  # different 8-bit floats of one tensor, at most
 E2M1_STD = math.sqrt(sum(x * x for x in (0, 0.5, 1, 1.5, 2, 3, 4, 6)) / 8)  # of its values, each equally likely
 UNIFORM_STD = math.sqrt((16**2 - 1) / 12)  # of the integers 0..15, each equally likely
 
@@ -42,7 +44,7 @@ class RandomTensor:
     @property
     def scale(self) -> float:
         """The factor of the stored numbers. 8-bit floats then hold up to seven standard deviations on either side."""
-        return self.std / 64 if self.format == "f8_e4m3" else 1.0
+        return self.std / SPREAD if self.format == FLOAT8 else 1.0
 
     @property
     def num_bytes(self) -> int:
@@ -59,6 +61,10 @@ class RandomTensor:
         fmt = all_formats()[self.format]
         if self.format == MXFP4:
             return self._draw_blocks(fmt.bytes_for(math.prod(self.shape)))
+        if self.format == FLOAT8 and math.prod(self.shape) > POOL:  # rounding to 8 bits takes long
+            pool = replace(self, shape=(POOL,)).data
+            places = _generator(self.name).integers(0, POOL, self.shape, np.uint16)
+            return pool[places.reshape(-1)]
         numbers = self._draw() / np.float32(self.scale)
         return np.ascontiguousarray(fmt.quantize(numbers.reshape(-1, fmt.block_weights))).reshape(-1)
 
@@ -89,6 +95,14 @@ def _shared_rows(matrix: RandomTensor) -> NDArray[np.uint8]:
     """The rows that the matrices of a stack share, twice, [2 * rows, bytes of a row]: each matrix is a view."""
     rows = matrix.data.reshape(matrix.shape[0], -1)
     return np.concatenate([rows, rows])
+
+
+def random_scaled(name: str, shape: tuple[int, ...], std: float, block: tuple[int, int]) -> StackedTensor:
+    """Return a stack of random matrices of 8-bit floats with a scale for each block."""
+    values = RandomTensor(name, shape, SPREAD, format=FLOAT8)
+    counts = [-(-size // edge) for size, edge in zip(shape[1:], block, strict=True)]
+    scales = ComputedTensor(f"{name}_scale_inv", np.full(counts, std / SPREAD, np.float32))
+    return StackedTensor(name, tuple(ScaledTensor(values.matrix(i), scales, block) for i in range(shape[0])))
 
 
 def random_int4(name: str, shape: tuple[int, ...], std: float, group: int) -> GroupedInt4 | StackedTensor:

@@ -23,12 +23,18 @@ def test_a_dense_model_reads_the_same_weights_at_every_step(tmp_path):
     assert weights.read(1) == weights.read(100) == weights.of_a_token
 
 
-@pytest.mark.parametrize(
-    "shape, total, active", [("qwen3-30b-a3b", 30.2e9, 3.0e9), ("deepseek-v2-lite", 15.5e9, 2.5e9)]
-)
-def test_models_with_experts_have_the_published_sizes(shape, total, active, tmp_path):
+SIZES = [
+    ("qwen3-30b-a3b", 30.2e9, 3.0e9, 2.0),
+    ("deepseek-v2-lite", 15.5e9, 2.5e9, 2.0),
+    ("gpt-oss-20b", 20.3e9, 3.6e9, 17 / 32),
+]
+
+
+@pytest.mark.parametrize("shape, total, active, weight_bytes", SIZES)
+def test_models_with_experts_have_the_published_sizes(shape, total, active, weight_bytes, tmp_path):
     assert shape in SHAPES
     write_config(tmp_path, shape)
     weights = multiplied_weights(tmp_path)
     assert weights.shared + weights.of_experts == pytest.approx(total, rel=0.01)
     assert weights.of_a_token == pytest.approx(active, rel=0.02)
+    assert weights.expert_bytes == weight_bytes * weights.of_experts

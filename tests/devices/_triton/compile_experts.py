@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 
 from quire.devices._triton import experts, grouping, route, route_one
 from quire.devices._triton.experts import Activation, Inward, Matrices, Sum
 from quire.devices._triton.norm import Norm
-from quire.devices._triton.route import Router
+from quire.devices._triton.route import ExpertRouter
 from quire.devices._triton.stream import Scratch
 from quire.devices.cuda.expert_tiles import ExpertKey, ExpertTiles
 from tests.devices._triton.compile_kernels import compile_instead
@@ -22,7 +24,7 @@ def compile_layer(num_tokens: int, format: str) -> None:
     x, vector = torch.zeros((num_tokens, DIM), dtype=torch.bfloat16), torch.zeros(NUM_EXPERTS)
     has_groups = (8, 4, 2) if num_tokens > 1 else (1, 1, 1)
     weight = torch.zeros((NUM_EXPERTS, DIM), dtype=torch.bfloat16)
-    router = Router(weight, vector, vector, vector, TOP, "sigmoid", False, *has_groups, True, 2.5, 3.0)
+    router = ExpertRouter(weight, vector, vector, vector, TOP, "sigmoid", False, *has_groups, True, 2.5, 3.0)
     norm, height = Norm(torch.zeros(DIM), 1e-6), tiles.height(num_tokens, TOP, NUM_EXPERTS)
     if tiles.is_few(num_tokens):
         kernel = route_one.route_one if num_tokens == 1 else route.route_few
@@ -33,7 +35,7 @@ def compile_layer(num_tokens: int, format: str) -> None:
         grouped = grouping.group_pairs(choice.chosen, choice.counts, NUM_EXPERTS, height)
         grouping.count_pairs(choice.chosen, NUM_EXPERTS)
     addresses, biases = torch.zeros(NUM_EXPERTS, dtype=torch.int64), torch.zeros((NUM_EXPERTS, DIM))
-    inward, outward = (Matrices(addresses, format, *size, biases) for size in ((2 * FFN, DIM), (DIM, FFN)))
+    inward, outward = (Matrices(addresses, format, *size, biases, scratch) for size in ((2 * FFN, DIM), (DIM, FFN)))
     first = Inward(inward, Activation("silu", True, 7.0, 1.702, 1.0), *((addresses, FFN * DIM) if height == 16 else ()))
     tile = tiles.find(ExpertKey(FFN, DIM, format, True, height))
     hidden = experts.expert_in(x, choice.weights, first, grouped, tile)
@@ -49,6 +51,8 @@ def main() -> None:
     for num_tokens in COUNTS:
         for format in ("bf16", "fp8_rows", "fp8_blocks"):
             compile_layer(num_tokens, format)
+    for num_tokens, format in product((COUNTS[0], COUNTS[-1]), ("mxfp4", "q4_k", "q6_k")):
+        compile_layer(num_tokens, format)
 
 
 if __name__ == "__main__":

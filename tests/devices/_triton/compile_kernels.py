@@ -12,7 +12,16 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from quire.devices._triton import attend_few, attention, bidirectional, expanded, head_products, kv_write, latent, rope
+from quire.devices._triton import (
+    attend_few,
+    attention,
+    bidirectional,
+    expanded,
+    head_products,
+    kv_write,
+    latent,
+    rope,
+)  # fmt: skip
 from quire.devices._triton.attention import ScoreTerms
 from quire.devices._triton.norm import Product
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement

@@ -11,7 +11,7 @@ import torch
 
 from quire.devices._triton.grouping import Grouping, count_pairs, group_pairs
 from quire.devices._triton.norm import Norm
-from quire.devices._triton.route import Router, route, route_few
+from quire.devices._triton.route import ExpertRouter, route, route_few
 from quire.devices._triton.route_one import route_one
 from quire.devices._triton.stream import Scratch
 from quire.devices.cuda.expert_tiles import ExpertTiles
@@ -66,11 +66,11 @@ def tiles_of(found: Grouping, used: int) -> set[tuple[int, ...]]:
     return {(expert, *each) for expert, each in zip(found.experts.tolist(), pairs, strict=False)}
 
 
-def router_of(rng: np.random.Generator, place: str, num_experts: int = 16, **attrs: Any) -> Router:
+def router_of(rng: np.random.Generator, place: str, num_experts: int = 16, **attrs: Any) -> ExpertRouter:
     weight = torch.from_numpy(rng.standard_normal((num_experts, DIM), np.float32)).to(place)
     none = dict.fromkeys(("bias", "correction", "expert_scale"))
     defaults = {"top": 4, "scoring": "softmax", "scores_chosen": False, "groups": 1, "top_groups": 1, "group_top": 1}
-    return Router(weight, **{**none, **defaults, "renormalize": True, "factor": 1.0, "softcap": 0.0, **attrs})
+    return ExpertRouter(weight, **{**none, **defaults, "renormalize": True, "factor": 1.0, "softcap": 0.0, **attrs})
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 40])

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from quire.devices._triton.expert_formats import expert_address
-from quire.devices._triton.packed import packed_products
+from quire.devices._triton.packed import FEW, packed_products
 from quire.devices._triton.packing import (
     PACKED,
     CannotPack,
@@ -28,7 +28,7 @@ from tests.quant.blocks import random_blocks, weight_blocks
 
 pytestmark = [pytest.mark.device]
 BLOCKED = [name for name in PACKED if not name.startswith("int4")]
-ROWS, BN, BM = 24, 32, 64
+ROWS, BN = 24, 32
 
 
 @triton.jit
@@ -48,14 +48,16 @@ def _product(
         tl.store(to + N, acc_up, mask=mask)
 
 
-def product(format: str, matrix: torch.Tensor, x: torch.Tensor, is_gate: bool = False) -> np.ndarray:
-    """x [M, K] times the transpose of the matrix: float32 [M, rows]."""
+def product(
+    format: str, matrix: torch.Tensor, x: torch.Tensor, is_gate: bool = False, height: int = FEW.value
+) -> np.ndarray:
+    """x [M, K] times the transpose of the matrix: float32 [M, rows]. `height`: tokens of a program."""
     num_tokens, columns = x.shape
     rows = len(matrix) // PACKED[format].num_bytes(1, columns)
     out = torch.zeros((num_tokens, rows), device=x.device)
     table = torch.tensor([matrix.data_ptr()], device=x.device)
-    grid, num_rows = (triton.cdiv(num_tokens, BM),), rows // 2 if is_gate else rows
-    _product[grid](table, x, out, num_rows, num_tokens, columns, format, is_gate, BN, BM)
+    grid, num_rows = (triton.cdiv(num_tokens, height),), rows // 2 if is_gate else rows
+    _product[grid](table, x, out, num_rows, num_tokens, columns, format, is_gate, BN, height)
     return out.cpu().numpy()
 
 
@@ -79,6 +81,15 @@ def test_the_product_with_an_identity_matrix_is_the_dequantized_matrix(name, pla
         raw[:, ::17] = np.random.default_rng(2).integers(0, 129, raw[:, ::17].shape)
     found = product(name, packed_of(name, raw, place), eye(columns, place), is_gate=name == "q4_k").T
     np.testing.assert_allclose(found, by_gguf(name, raw), rtol=1e-6, atol=1e-36)
+
+
+@pytest.mark.parametrize("name", ["q4_k", *in_interpreter("q6_k", "q8_0", "mxfp4")])
+def test_for_many_tokens_weights_are_rounded_once(name, place):
+    format = all_formats()[name]
+    raw = weight_blocks(format, ROWS * 256 // format.block_weights, seed=3).reshape(ROWS, -1)
+    found = product(name, packed_of(name, raw, place), eye(256, place), height=64).T
+    exact = torch.from_numpy(by_gguf(name, raw).copy()).bfloat16().float().numpy()
+    assert (found == exact).mean() > 0.999 and relative_error(found, exact) < 1e-4  # halfway between two numbers
 
 
 @pytest.mark.parametrize("name", ["mxfp4", *in_interpreter("q4_k", "q8_0")])

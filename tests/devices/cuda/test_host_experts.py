@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from quire.devices.base import LoweringOptions
+from quire.devices.cuda import host_experts
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.host_experts import STEPS, HostExperts
 from quire.devices.cuda.program import CudaProgram
+from quire.devices.facts import DeviceUnavailable
 from quire.ops.batch import Batch
 from tests.devices.cuda.expert_graphs import LIMITS, ExpertModel, batch_of
 from tests.devices.interpreted import on_gpu
@@ -90,6 +92,36 @@ def test_a_captured_step_goes_on_after_experts_have_moved(place: str):
         expected = found if expected is None else expected
         np.testing.assert_array_equal(found, expected)
     assert any(each is not None for each in program._captured.values()) and hosted(program).num_exchanged > 0
+
+
+@dataclass(frozen=True, slots=True)
+class SmallDevice(CudaDevice):
+    """A device with so much memory for weights."""
+
+    room: int = 0
+
+    def _room(self, *_: object) -> int:
+        return self.room
+
+
+def test_auto_uses_host_memory_only_if_the_model_does_not_fit(place: str):
+    model = MODELS["mxfp4"]
+    others = sum(weight.num_bytes for weight in model.weights.values()) - expert_bytes(
+        model
+    )  # float32, half on the GPU
+    on_host = []
+    for room in (others + 4 * expert_bytes(model), others // 2 + expert_bytes(model), 0):
+        options = LoweringOptions(captures=False, experts_on_host=None)
+        limits = replace(LIMITS, kv_dtype="bf16")
+        program = SmallDevice(place, room=room).lower(model.draw(), model.weights, limits, options)
+        on_host.append(0 if program.hosted is None else len(program.hosted.layers[0].linear.inward.host))
+    assert on_host[0] == 0 and 3 <= on_host[1] <= 5 and on_host[2] == model.num_experts
+
+
+def test_experts_that_no_memory_holds_are_refused(place: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(host_experts, "host_bytes", lambda: 1000)
+    with pytest.raises(DeviceUnavailable, match="would be in host memory, which has room for"):
+        lowered(MODELS["mxfp4"], place, 0.5)
 
 
 def test_it_says_how_much_is_where(place: str, caplog: pytest.LogCaptureFixture):

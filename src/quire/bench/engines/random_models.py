@@ -161,6 +161,41 @@ DEEPSEEK_V2_LITE = {
     "tie_word_embeddings": False,
     "eos_token_id": 100001,
 }
+GPT_OSS_20B = {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "vocab_size": 201088,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 150000.0,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+    "sliding_window": 128,
+    "layer_types": ["full_attention" if i % 2 else "sliding_attention" for i in range(24)],
+    "swiglu_limit": 7.0,
+    "attention_bias": True,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "eos_token_id": 200002,
+    "pad_token_id": 199999,
+    "quantization_config": {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"],
+    },
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "llama8b": _llama(4096, 14336, 32, 32),
     "llama70b": _llama(8192, 28672, 80, 64),
@@ -171,6 +206,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "olmo2-7b": OLMO2_7B,
     "qwen3-30b-a3b": QWEN3_30B_A3B,
     "deepseek-v2-lite": DEEPSEEK_V2_LITE,
+    "gpt-oss-20b": GPT_OSS_20B,
 }
 COMMON = {"max_position_embeddings": 131072, "torch_dtype": "bfloat16", "initializer_range": 0.02}
 
@@ -187,6 +223,7 @@ class MultipliedWeights(NamedTuple):
     of_experts: int = 0  # of all experts of all layers
     num_experts: int = 1  # of a layer
     top: int = 1  # that a token chooses
+    expert_bytes: int = 0  # of all experts of all layers, as they are stored
 
     @property
     def of_a_token(self) -> int:
@@ -204,16 +241,21 @@ class MultipliedWeights(NamedTuple):
 
 def multiplied_weights(folder: Path) -> MultipliedWeights:
     """Count the weights of a random model."""
-    graph = draw(open_checkpoint(folder, LOAD_FORMAT)).graph
+    model = draw(open_checkpoint(folder, LOAD_FORMAT))
+    graph = model.graph
+
+    def names(op: str, *words: str) -> set[str]:
+        found = {node.weights[word] for node in graph.nodes if node.op.name == op for word in words}
+        return {str(name) for name in found if name is not None}
 
     def count(op: str, *words: str) -> int:
-        names = {node.weights[word] for node in graph.nodes if node.op.name == op for word in words}
-        return sum(prod(int(size) for size in graph.shapes[str(name)]) for name in names if name is not None)
+        return sum(prod(int(size) for size in graph.shapes[name]) for name in names(op, *words))
 
     shared = count("linear", "weight") + count("route", "weight") + count("attention_latent", "keys", "values")
     route = next((node for node in graph.nodes if node.op.name == "route"), None)
     if route is None:
         return MultipliedWeights(shared)
     num_experts = int(graph.shapes[str(route.weights["weight"])][0])
-    of_experts = count("experts", "gate", "up", "down")
-    return MultipliedWeights(shared, of_experts, num_experts, route.attrs["top"])
+    stacks = ("experts", "gate", "up", "down")
+    expert_bytes = sum(model.weights[name].num_bytes for name in names(*stacks))
+    return MultipliedWeights(shared, count(*stacks), num_experts, route.attrs["top"], expert_bytes)

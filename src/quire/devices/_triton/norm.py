@@ -65,8 +65,9 @@ def fp8_scale(largest):
 @triton.jit
 def _add_norm(
     x, delta, token_scale, column_scale, post, weight, bias, out, out_scale, factor, post_eps, eps,
-    DIM: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr, TOKEN: tl.constexpr, COLUMN: tl.constexpr,
-    POST: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr, ROUND: tl.constexpr, CHAINED: tl.constexpr,
+    DIM: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr, TOKEN: tl.constexpr,
+    COLUMN: tl.constexpr, POST: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr, ROUND: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
@@ -74,7 +75,7 @@ def _add_norm(
     if KIND != "none":
         w = tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
     follow(CHAINED)
-    h = tl.load(x + token * DIM + columns, mask=mask, other=0.0).to(tl.float32)
+    h = tl.load(x + token * STRIDE + columns, mask=mask, other=0.0).to(tl.float32)
     if ADD:
         d = tl.load(delta + token * DIM + columns, mask=mask, other=0.0)
         d = scaled(d, token_scale, column_scale, token, columns, mask, TOKEN, COLUMN)
@@ -83,7 +84,7 @@ def _add_norm(
             d *= tl.load(post + columns, mask=mask, other=0.0)
         h += d * factor
         h = h.to(x.dtype.element_ty)
-        tl.store(x + token * DIM + columns, h, mask=mask)
+        tl.store(x + token * STRIDE + columns, h, mask=mask)
         h = h.to(tl.float32)
     if KIND != "none":
         if KIND == "layer":
@@ -105,8 +106,11 @@ def add_product(x: Tensor, delta: Product) -> None:
 
 
 def add_norm(x: Tensor, delta: Product | None, norm: Norm, rounds: bool = False) -> Tensor | Rounded:
-    """Add delta to x [T, dim] in place; return its norm, as FP8 if `rounds`."""
-    out = torch.empty_like(x, dtype=FP8 if rounds else x.dtype)
+    """Add delta to x [T, dim] in place; return its norm, as FP8 if `rounds`.
+
+    The stride between tokens of x is arbitrary.
+    """
+    out = torch.empty(x.shape, dtype=FP8 if rounds else x.dtype, device=x.device)
     scale = torch.empty(len(x) if rounds else 0, dtype=torch.float32, device=x.device)
     _launch_add_norm(x, delta, norm, out, scale)
     return Rounded(out, scale) if rounds else out
@@ -123,6 +127,7 @@ def _launch_add_norm(x: Tensor, delta: Product | None, norm: Norm, out: Tensor, 
     )  # fmt: skip
     constants = {
         "DIM": dim,
+        "STRIDE": x.stride(0),
         "BLOCK": block,
         "ADD": delta is not None,
         "TOKEN": product.token_scale is not None,

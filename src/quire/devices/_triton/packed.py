@@ -8,7 +8,8 @@ by side.
 
 A value becomes a bfloat16 by setting bits, two at a time: an integer q as 128 + q, from which 128 is subtracted, a
 4-bit float as one with the smallest exponents, which is multiplied with the scale: all of that is exact. Products with
-integers are summed over a span, and then scaled. `packing.py` beside this file makes the layout.
+integers are summed over a span, and then scaled, for few tokens; for many, that would be more work than to scale the
+integers and round them to the activations' format. `packing.py` beside this file makes the layout.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import triton.language as tl
 
 from .packing import PACKED
 
+FEW = tl.constexpr(16)  # tokens of a program whose sums are scaled
 NATIVE = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter has no assembler
 
 
@@ -283,8 +285,12 @@ def add_block(acc, address, rows, N, block, x, at, is_there, K: tl.constexpr, FO
                 acc = tl.dot(w.to(DTYPE), a, acc, input_precision="ieee")
             else:
                 scale, zero = scale_and_zero(meta, N, t * PER_WORD + i, META)
-                acc += tl.dot(values[i].to(DTYPE), a, input_precision="ieee") * scale[:, None]
-                if META != "half" and META != "super_16":
+                if acc.shape[1] > FEW:
+                    w = values[i].to(tl.float32) * scale[:, None] - zero[:, None]
+                    acc = tl.dot(w.to(DTYPE), a, acc, input_precision="ieee")
+                else:
+                    acc += tl.dot(values[i].to(DTYPE), a, input_precision="ieee") * scale[:, None]
+                if acc.shape[1] <= FEW and META != "half" and META != "super_16":
                     ones = tl.full([rows.shape[0], SPAN], 1.0, tl.float32).to(
                         DTYPE
                     )  # a product has its sums where `acc` needs them

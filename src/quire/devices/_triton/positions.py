@@ -15,8 +15,8 @@ NUMBERS = 2048  # that a program rotates
 
 @triton.jit
 def _rotate(
-    x, cos, sin, positions, out, DIM: tl.constexpr, HEADS: tl.constexpr, PAIRS: tl.constexpr, COUNT: tl.constexpr,
-    BLOCK: tl.constexpr, INTERLEAVED: tl.constexpr, CHAINED: tl.constexpr,
+    x, cos, sin, positions, out, DIM: tl.constexpr, HEADS: tl.constexpr, STRIDE: tl.constexpr, PAIRS: tl.constexpr,
+    COUNT: tl.constexpr, BLOCK: tl.constexpr, INTERLEAVED: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * COUNT + tl.arange(0, COUNT)[:, None]
@@ -31,23 +31,27 @@ def _rotate(
     c = tl.load(cos + position * PAIRS + pair, mask=turns, other=1.0)
     s = tl.load(sin + position * PAIRS + pair, mask=turns, other=0.0)
     s = tl.where(is_first, -s, s)
-    row = token * (HEADS * DIM) + head * DIM
+    row = token * STRIDE + head * DIM
     mask = (head < HEADS) & (i < DIM)
     follow(CHAINED)
     a = tl.load(x + row + i, mask=mask, other=0.0).to(tl.float32)
     b = tl.load(x + row + other, mask=mask & turns, other=0.0).to(tl.float32)
-    tl.store(out + row + i, (a * c + b * s).to(out.dtype.element_ty), mask=mask)
+    tl.store(out + token * (HEADS * DIM) + head * DIM + i, (a * c + b * s).to(out.dtype.element_ty), mask=mask)
 
 
 def rotate_heads(x: Tensor, turns: RopeTables, positions: Tensor, head_dim: int) -> Tensor:
-    """Return x [T, heads * head_dim] with every head rotated by its token's position [T]."""
+    """Return x [T, heads * head_dim] with every head rotated by its token's position [T].
+
+    The stride between tokens of x is arbitrary.
+    """
     tokens, dim = x.shape
-    out = torch.empty_like(x)
+    out = torch.empty((tokens, dim), dtype=x.dtype, device=x.device)
     heads, block = dim // head_dim, triton.next_power_of_2(head_dim)
     count = min(max(NUMBERS // block, 1), triton.next_power_of_2(heads))
     constants = {
         "DIM": head_dim,
         "HEADS": heads,
+        "STRIDE": x.stride(0),
         "PAIRS": turns.cos.shape[1],
         "COUNT": count,
         "BLOCK": block,

@@ -27,7 +27,7 @@ NOTHING = tl.constexpr(float("-inf"))
 LEAST = tl.constexpr(-(1 << 63))  # less than the key of any number
 
 
-class Router(NamedTuple):
+class ExpertRouter(NamedTuple):
     """How experts are chosen; see ops/route.py. Vectors are float32 [experts]."""
 
     weight: Tensor  # [experts, dim], of the tokens' format or float32
@@ -74,7 +74,7 @@ class Router(NamedTuple):
         return self.constants | {"BK": self._columns(MAX_BYTES // numbers)}
 
 
-class Choice(NamedTuple):
+class RoutingResult(NamedTuple):
     """The chosen experts, best first, and what is known of their grouping."""
 
     weights: Tensor  # float32 [T, top]
@@ -291,7 +291,7 @@ def _route_few(
         write_pairs(pairs, ranks, places, tokens, TOP)
 
 
-def route(x: Tensor, router: Router) -> Choice:
+def route(x: Tensor, router: ExpertRouter) -> RoutingResult:
     """Choose experts for any number of tokens x [T, dim]."""
     tokens, vectors = len(x), (router.bias, router.correction, router.expert_scale)
     choice = _empty(tokens, router, x.device)
@@ -303,7 +303,9 @@ def route(x: Tensor, router: Router) -> Choice:
     return choice._replace(counts=counts)
 
 
-def route_few(x: Tensor, norm: Norm | None, router: Router, scratch: Scratch, height: int) -> tuple[Choice, Tensor]:
+def route_few(
+    x: Tensor, norm: Norm | None, router: ExpertRouter, scratch: Scratch, height: int
+) -> tuple[RoutingResult, Tensor]:
     """Choose experts for few tokens x [T, dim], after an RMS norm if there is one; return x, normed, too.
 
     height: of the tiles of the grouping.
@@ -324,12 +326,12 @@ def route_few(x: Tensor, norm: Norm | None, router: Router, scratch: Scratch, he
     return choice._replace(grouping=grouping), normed
 
 
-def _empty(tokens: int, router: Router, device: torch.device) -> Choice:
+def _empty(tokens: int, router: ExpertRouter, device: torch.device) -> RoutingResult:
     weights = torch.empty((tokens, router.top), dtype=torch.float32, device=device)
-    return Choice(weights, torch.empty((tokens, router.top), dtype=torch.int32, device=device))
+    return RoutingResult(weights, torch.empty((tokens, router.top), dtype=torch.int32, device=device))
 
 
-def _has(router: Router) -> dict[str, bool]:
+def _has(router: ExpertRouter) -> dict[str, bool]:
     return {
         "BIAS": router.bias is not None,
         "CORRECTION": router.correction is not None,

@@ -1,7 +1,5 @@
 """Routing of a single token: every program computes the logits of a few experts from whole rows of the router's matrix,
 which it loads before the token is there. The one that finishes last chooses. Each expert's tile is the pair itself.
-
-Meanwhile further programs prefetch the weights that are read after the experts: nothing else uses the memory.
 """
 
 from __future__ import annotations
@@ -11,42 +9,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .chain import LaunchShape, fetch, follow, launch
+from .chain import LaunchShape, follow, launch
 from .grouping import Grouping
 from .norm import Norm
-from .route import Choice, Router, _choose, _empty, _has, _limited
-from .stream import LINE, Scratch
+from .route import ExpertRouter, RoutingResult, _choose, _empty, _has, _limited
+from .stream import Scratch
 
 ROWS = 4  # experts of a program
-FETCHERS = 96  # programs that prefetch
 MAX_WIDTH = 8192  # numbers of a token: a program holds it and its rows in registers
 
 
-@triton.jit(do_not_specialize=["num_lines"])
-def _route_one(
-    x, norm, weight, bias, correction, expert_scale, weights, chosen, normed, logits, arrived, pairs, experts, ends,
-    used, ahead, num_lines, eps, factor, softcap, E: tl.constexpr, EP: tl.constexpr, K: tl.constexpr, BK: tl.constexpr,
-    TOP: tl.constexpr, SCORING: tl.constexpr, CHOSEN: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr,
-    GROUP_TOP: tl.constexpr, NORMALIZE: tl.constexpr, SOFTCAP: tl.constexpr,
-    BIAS: tl.constexpr, CORRECTION: tl.constexpr, SCALE: tl.constexpr, NORM: tl.constexpr, BE: tl.constexpr,
-    BM: tl.constexpr, LINES: tl.constexpr, CHAINED: tl.constexpr,
-):  # fmt: skip
-    PROGRAMS: tl.constexpr = EP // BE  # that compute logits
-    program = tl.program_id(0)
-    if program >= PROGRAMS:
-        if CHAINED and LINES > 0:
-            line = (program - PROGRAMS) * LINES + tl.arange(0, LINES)
-            fetch(ahead.to(tl.int64) + tl.minimum(line, num_lines - 1).to(tl.int64) * 128)
-    else:
-        _compute(
-            x, norm, weight, bias, correction, expert_scale, weights, chosen, normed, logits, arrived, pairs, experts,
-            ends, used, eps, factor, softcap, E, EP, K, BK, TOP, SCORING, CHOSEN, GROUPS, TOP_GROUPS, GROUP_TOP,
-            NORMALIZE, SOFTCAP, BIAS, CORRECTION, SCALE, NORM, BE, BM, CHAINED,
-        )  # fmt: skip
-
-
 @triton.jit
-def _compute(
+def _route_one(
     x, norm, weight, bias, correction, expert_scale, weights, chosen, normed, logits, arrived, pairs, experts, ends,
     used, eps, factor, softcap, E: tl.constexpr, EP: tl.constexpr, K: tl.constexpr, BK: tl.constexpr,
     TOP: tl.constexpr, SCORING: tl.constexpr, CHOSEN: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr,
@@ -88,32 +62,29 @@ def _compute(
         tl.store(used, TOP)
 
 
-def can_route_one(router: Router) -> bool:
+def can_route_one(router: ExpertRouter) -> bool:
     """Do the router's rows fit into registers?"""
     return router.weight.shape[1] <= MAX_WIDTH
 
 
 def route_one(
-    x: Tensor, norm: Norm | None, router: Router, scratch: Scratch, height: int, ahead: Tensor | None = None
-) -> tuple[Choice, Tensor]:
+    x: Tensor, norm: Norm | None, router: ExpertRouter, scratch: Scratch, height: int
+) -> tuple[RoutingResult, Tensor]:
     """Choose experts for one token x [1, dim], after an RMS norm if there is one; return x, normed, too.
 
-    `height`: of the tiles of the grouping. `ahead`: weights to prefetch, as bytes.
+    `height`: of the tiles of the grouping.
     """
     vectors = (router.bias, router.correction, router.expert_scale)
     choice = _empty(1, router, x.device)
     normed = x if norm is None else torch.empty_like(x)
     grouping = Grouping.empty(1, router.top, len(router.weight), height, x.device)
     weight, eps = (None, 0.0) if norm is None else norm[:2]
-    num_lines = 0 if ahead is None else ahead.numel() // LINE
     args = (
         x, weight, router.weight, *vectors, *choice[:2], normed, scratch.partial, scratch.arrived, *grouping[:4],
-        ahead, num_lines, eps, router.factor, router.softcap,
+        eps, router.factor, router.softcap,
     )  # fmt: skip
     constants = router.constants | _has(router) | {"NORM": norm is not None, "BE": 0, "BM": height}
     constants["BK"] = triton.next_power_of_2(router.weight.shape[1])
     constants["BE"] = min(ROWS, constants["EP"])
-    constants["LINES"] = triton.next_power_of_2(triton.cdiv(num_lines, FETCHERS)) if num_lines else 0
-    grid = constants["EP"] // constants["BE"] + (FETCHERS if num_lines else 0)
-    launch(_route_one, (grid,), args, constants, LaunchShape(4, 1))
+    launch(_route_one, (constants["EP"] // constants["BE"],), args, constants, LaunchShape(4, 1))
     return choice._replace(grouping=grouping), normed

@@ -82,6 +82,7 @@ class CudaDevice:
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
         room = self._room(graph, weights, limits, options)
         placer.host_share = host_share(graph, placer, HostChoice(options.experts_on_host), room)
+        bandwidths = measure_bandwidths(device) if placer.host_share else None
         graph = prepare_graph(graph, options.fuse)
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
@@ -93,7 +94,7 @@ class CudaDevice:
             logger.info("matrices in %s are dequantized: there is no kernel for these formats", kinds)
         hosted = HostExperts.of(instructions)
         if hosted is not None:
-            logger.info(report(hosted.layers, other_bytes(graph, placer), measure_bandwidths(device)))
+            logger.info(report(hosted.layers, other_bytes(graph, placer), bandwidths))
         program = CudaProgram(
             instructions, graph.output.id, lowering.caches, limits, work, sampler, device, captures,
             table=None if is_fixed else table, tunes=options.tune, hosted=hosted,

@@ -12,7 +12,7 @@ from quire.devices._triton.expert_formats import bytes_of
 from quire.devices._triton.experts import Activation, Inward, Sum, expert_in, expert_out
 from quire.devices._triton.grouping import Grouping, count_pairs, count_reads, group_pairs
 from quire.devices._triton.norm import Norm, add_norm
-from quire.devices._triton.route import Router, route, route_few
+from quire.devices._triton.route import ExpertRouter, route, route_few
 from quire.devices._triton.route_one import can_route_one, route_one
 from quire.devices._triton.stream import Scratch
 from quire.graph.graph import Node
@@ -28,7 +28,7 @@ from .weights import Placer
 class RouterMatrix:
     """The matrix of a router, as an earlier product prefetches it."""
 
-    router: Router
+    router: ExpertRouter
     ahead: Tensor | None = field(default=None, init=False)
 
     @property
@@ -67,7 +67,7 @@ class Route:
         if self.tiles.is_few(len(x)):
             height = self.tiles.height(len(x), router.top, len(router.weight))
             if len(x) == 1 and can_route_one(router):
-                choice, x = route_one(x, norm, router, self.scratch, height, self.linear.ahead)
+                choice, x = route_one(x, norm, router, self.scratch, height)
             else:
                 choice, x = route_few(x, norm, router, self.scratch, height)
         else:
@@ -167,7 +167,7 @@ def lower_route(node: Node, placer: Placer, norm: Norm | None, tiles: ExpertTile
         "softcap": 0.0,
     }  # fmt: skip
     attrs = {name: value for name, value in {**defaults, **node.attrs}.items() if name != "eps"}
-    router = Router(placer.router(str(node.weights["weight"])), **placed, **attrs)
+    router = ExpertRouter(placer.router(str(node.weights["weight"])), **placed, **attrs)
     *normed, weights, chosen = (value.id for value in node.outputs)
     normed_id = normed[0] if normed else None
     return Route(node.inputs[0].id, norm, RouterMatrix(router), placer.scratch, tiles, normed_id, weights, chosen)

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quire.devices.base import host_bytes
+from quire.devices.facts import DeviceUnavailable
 from quire.graph.graph import Graph
 from quire.graph.weight import Weight
 
@@ -32,6 +34,7 @@ STEPS = 64  # between two looks at the counts
 DECAY = 0.5  # of counts, at every look
 MOST = 2  # exchanges of a layer at a time
 MEASURED_BYTES = 256 << 20
+HOST_SHARE = 0.9  # of the host's memory, at most
 EXPERT_OPS = ("experts", "experts_add")
 WIDTHS = {"f8_e4m3": 1.0, "int4": 0.625}  # bytes of a number, with its part of the scales
 
@@ -115,7 +118,14 @@ def host_share(graph: Graph, placer: Placer, choice: HostChoice, room: int | Non
     sizes = [expert_sizes(placer, names) for node in nodes for names in stacks_of(node)]
     if room is not None:
         room -= other_bytes(graph, placer)
-    return choice.share(sum(count * size for count, size in sizes), room)
+    expert_bytes = sum(count * size for count, size in sizes)
+    share = choice.share(expert_bytes, room)
+    if share and share * expert_bytes > (most := HOST_SHARE * host_bytes()):
+        raise DeviceUnavailable(
+            f"{share * expert_bytes / 1e9:.1f} GB of this model's experts would be in host memory, which has room for "
+            f"{most / 1e9:.1f} GB. Use a smaller model, or quantize it."
+        )
+    return share
 
 
 def other_bytes(graph: Graph, placer: Placer) -> int:

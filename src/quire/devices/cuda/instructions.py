@@ -22,7 +22,7 @@ from quire.devices._triton.embed import embed
 from quire.devices._triton.gate import activate_gate
 from quire.devices._triton.norm import Norm, Product, Rounded, add_norm, add_product
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement, norm_all_heads, rope_write
-from quire.devices._triton.route import Choice
+from quire.devices._triton.route import RoutingResult
 from quire.devices._triton.stream import Around
 
 from .attention import AttendsWide, attend_cache
@@ -48,7 +48,7 @@ class Run:
     wide: AttendsWide | None = None  # a kernel for wide items
     values: dict[int, Any] = field(default_factory=dict)
     pending: dict[int, Product] = field(default_factory=dict)  # products still to be added to a value
-    choices: dict[int, Choice] = field(default_factory=dict)  # of experts, by the value that has their numbers
+    choices: dict[int, RoutingResult] = field(default_factory=dict)  # of experts, by the value that has their numbers
 
     @property
     def is_few(self) -> bool:

@@ -18,6 +18,7 @@ place unless the residual is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,11 @@ from .experts import lower_experts, lower_route
 from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
 from .latent import lower_latent
 from .linear import Multiplies, Prefetches
-from .plain import EmbedPositions, Map, Multiply, Normalize, Rotate, ScaleByPosition
+from .plain import EmbedPositions, Map, Multiply, Normalize, Part, Rotate, ScaleByPosition, Split
 from .values import SUMS, HeldValues
 from .weights import Placer
 
-CACHED_BYTES = 40 << 20  # of the running product and of what it prefetches: more would evict what is still needed
-AHEAD_BYTES = 4 << 20  # that are prefetched anyway
+AHEAD_BYTES = 4 << 20  # more would delay what the running product still reads, and evict it from the cache
 
 
 class Lowering:
@@ -54,7 +54,7 @@ class Lowering:
     ) -> None:
         self.graph, self.placer, self.caches = graph, placer, caches
         self.num_positions, self.fixed_chunk = num_positions, fixed_chunk
-        self._values = HeldValues(graph)
+        self.values = HeldValues(graph)
         self._turns: dict[tuple[str | None, float], RopeTables] = {}
         self.expert_tiles = ExpertTiles(placer.tiles.is_fixed)
 
@@ -65,19 +65,20 @@ class Lowering:
             emit = EMIT.get(node.op.name)
             if emit is None:
                 raise NoKernel(f"The op {node.op.name} has no kernel on this device.")
-            instructions.append(emit(self, node))
-            if values := self._values.last_read_by(node):
+            made = emit(self, node)
+            instructions += made if isinstance(made, list) else [made]
+            if values := self.values.last_read_by(node):
                 instructions.append(Forget(values))
         look_ahead([each.linear for each in instructions if hasattr(each, "linear")])
         return instructions
 
     def is_last_reader(self, node: Node, value: Value) -> bool:
         """Is a value read by no later node, and no output of the graph?"""
-        return self._values.is_last_reader(node, value)
+        return self.values.is_last_reader(node, value)
 
     def is_float32(self, value: Value) -> bool:
         """Is a value logits, or do logits come from it number by number?"""
-        return self._values.is_float32(value)
+        return self.values.is_float32(value)
 
     # --- weights
 
@@ -101,7 +102,7 @@ class Lowering:
 
     def reads_fp8(self, value: Value) -> bool:
         """Do FP8 products that add to a residual read a value, and nothing else?"""
-        readers = self._values.readers.get(value.id, [])
+        readers = self.values.readers.get(value.id, [])
         return bool(readers) and all(
             node.op.name in SUMS and node.input("residual") != value and self.placer.is_fp8((name_of(node, "weight"),))
             for node in readers
@@ -250,6 +251,25 @@ def _gated_linear(lowering: Lowering, node: Node) -> Instruction:
     return Gate(node.inputs[0].id, lowering.norm(node), linear, out.id, lowering.reads_fp8(out), kind)
 
 
+def _linear_split(lowering: Lowering, node: Node) -> list[Instruction]:
+    """One product for all matrices of a format. Its columns are copied for readers that need them without gaps."""
+    (x,), names, biases = node.inputs, _names(node, "weights"), _names(node, "biases")
+    formats = [lowering.placer.weights[name].format for name in names]
+    instructions: list[Instruction] = []
+    for format in dict.fromkeys(formats):
+        chosen = [i for i, each in enumerate(formats) if each == format]
+        outputs = [node.outputs[i] for i in chosen]
+        linear = lowering.placer.matrix([names[i] for i in chosen], [biases[i] for i in chosen])
+        whole = -1 - outputs[0].id  # no value of the graph
+        starts = accumulate((value.dim for value in outputs), initial=0)
+        parts = [
+            Part(value.id, start, value.dim, not lowering.values.takes_gaps(value))
+            for value, start in zip(outputs, starts, strict=False)
+        ]
+        instructions += [Multiply(x.id, None, linear, whole), Split(whole, tuple(parts))]
+    return instructions
+
+
 def _linear_add(lowering: Lowering, node: Node) -> Instruction:
     """linear_add, scaled_linear_add and normed_linear_add."""
     x, residual = node.input("x"), node.input("residual")
@@ -263,7 +283,7 @@ def _head(lowering: Lowering, node: Node) -> Instruction:
     return Head(node.inputs[0].id, lowering.norm(node), linear, node.output.id, attrs["factor"], attrs["cap"])
 
 
-Emit = Callable[[Lowering, Node], Instruction]
+Emit = Callable[[Lowering, Node], Instruction | list[Instruction]]
 EMIT: dict[str, Emit] = {
     "embed": _embed,
     "embed_positions": _embed_positions,
@@ -284,6 +304,7 @@ EMIT: dict[str, Emit] = {
     "attention_bidirectional": _attention_bidirectional,
     "qkv_attention": _qkv_attention,
     **dict.fromkeys(("gated_linear", "normed_gated_linear"), _gated_linear),
+    "linear_split": _linear_split,
     **dict.fromkeys(SUMS, _linear_add),
     **dict.fromkeys(("activated_linear", "normed_linear"), _linear),
     **dict.fromkeys(("head", "normed_head"), _head),
@@ -293,13 +314,8 @@ EMIT: dict[str, Emit] = {
 
 def look_ahead(linears: Sequence[Prefetches]) -> None:
     """Let each product prefetch the first weights of the next one; the last one those of the next step."""
-    known = [each for each in linears if each.raw.numel()]  # which weights of experts are read is not known ahead
-    following = known[0] if known else None
-    for linear in reversed(linears):
-        raw = linear.raw
-        if following is not None:
-            linear.ahead = following.raw[: max(AHEAD_BYTES, CACHED_BYTES - raw.numel())]
-        following = linear if raw.numel() else following
+    for linear, following in zip(linears, [*linears[1:], *linears[:1]], strict=True):
+        linear.ahead = following.raw[:AHEAD_BYTES]
 
 
 def name_of(node: Node, parameter: str) -> str:

@@ -25,5 +25,5 @@ def pinned(shape: tuple[int, int], device: torch.device) -> Tensor:
             f"{memory.numel() / 1e9:.1f} GB of host memory cannot be pinned for experts ({error}). Raise the limit of "
             "locked memory (ulimit -l), or lower experts_on_host."
         )
-    weakref.finalize(memory, cudart.cudaHostUnregister, memory.data_ptr())
+    weakref.finalize(memory, cudart.cudaHostUnregister, memory.data_ptr()).atexit = False
     return memory

@@ -4,6 +4,7 @@ plain ones (instructions.py)."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,6 +67,29 @@ class Multiply:
             run.values[self.out] = map_numbers(product, self.kind, torch.empty_like(product.raw, dtype=dtype))
         else:
             run.values[self.out] = whole_product(product, dtype)
+
+
+class Part(NamedTuple):
+    """Some columns of a product, as a value."""
+
+    out: int
+    start: int
+    width: int
+    copies: bool  # a reader needs tokens without gaps between them
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """The values that one product has side by side."""
+
+    value: int
+    parts: tuple[Part, ...]
+
+    def __call__(self, run: Run) -> None:
+        whole: Tensor = run.values.pop(self.value)
+        for out, start, width, copies in self.parts:
+            view = whole[:, start : start + width]
+            run.values[out] = view.contiguous() if copies else view
 
 
 @dataclass(frozen=True, slots=True, eq=False)

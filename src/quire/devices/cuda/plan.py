@@ -58,8 +58,6 @@ class _Sizes:
             num_heads, nope_dim, dim = self.weights[str(node.weights["keys"])].shape
             return self._of(node.output, 2 * num_heads * dim + num_heads * nope_dim + node.output.dim)
         product = sum(self.weights[name].shape[-2] for name in matrices)
-        if "chosen" in node.op.inputs:  # each expert of a token has products of its own
-            product *= node.input("chosen").dim
         is_output = node.op.name in (*SUMS, "linear", "normed_linear", "head", "normed_head")
         if is_output and not self._is_fp8(matrices):
             product = 0

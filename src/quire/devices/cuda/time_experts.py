@@ -22,12 +22,13 @@ from quire.devices._triton.chain import compile_ahead
 from quire.devices._triton.experts import ExpertTile, Inward, Sum, expert_in, expert_out
 from quire.devices._triton.grouping import Grouping, group_pairs
 from quire.devices._triton.norm import Norm
-from quire.devices._triton.route import Choice, Router, route, route_few
+from quire.devices._triton.route import ExpertRouter, RoutingResult, route, route_few
 from quire.devices._triton.route_one import route_one
 from quire.graph.graph import ExpertChoice, Graph, Node, Value
-from quire.graph.weight import Weight
+from quire.graph.weight import StoredTensor, Weight
 from quire.ops import experts as experts_op
-from quire.weights.random_weights import RandomTensor
+from quire.weights.quantized_tensors import INT4
+from quire.weights.random_weights import RandomTensor, random_int4
 
 from .expert_tiles import ExpertKey, ExpertTiles
 from .experts import ExpertLinears, lower_experts
@@ -52,15 +53,25 @@ class ExpertShape(NamedTuple):
     kind: str = "silu"
 
 
+class RandomExperts(NamedTuple):
+    """The experts that are timed."""
+
+    shape: ExpertShape
+    num_layers: int
+    format: str = "bf16"  # as they are stored
+    quantize: str | None = None
+    place: str = "cuda"
+
+
 @dataclass(slots=True, eq=False)
-class Layer:
+class TimedLayer:
     """One of the layers, and its choice for the tokens that are timed."""
 
-    router: Router
+    router: ExpertRouter
     norm: Norm
     linear: ExpertLinears
     x: Tensor
-    choice: Choice
+    choice: RoutingResult
     grouping: Grouping
     hidden: Tensor
     total: Tensor
@@ -69,9 +80,8 @@ class Layer:
 class ExpertTimes:
     """Layers of random experts on a device."""
 
-    def __init__(
-        self, shape: ExpertShape, num_layers: int, format: str, quantize: str | None, device: torch.device
-    ) -> None:
+    def __init__(self, given: RandomExperts) -> None:
+        shape, num_layers, format, device = given.shape, given.num_layers, given.format, _device(given.place)
         self.shape, self.device = shape, device
         self.tiles = ExpertTiles()
         num_processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
@@ -80,9 +90,8 @@ class ExpertTimes:
             sizes = {"gate": (shape.ffn, shape.dim), "up": (shape.ffn, shape.dim), "down": (shape.dim, shape.ffn)}
             for word, (rows, columns) in sizes.items():
                 name, stack = f"{word}{layer}", (shape.num_experts, rows, columns)
-                tensor = RandomTensor(name, stack, columns**-0.5, format=format)
-                weights[name] = Weight(name, stack, format, tensor)
-        self.placer = Placer(weights, device, torch.bfloat16, Tiles(num_processors), quantize)
+                weights[name] = Weight(name, stack, format, _random(name, stack, columns**-0.5, format))
+        self.placer = Placer(weights, device, torch.bfloat16, Tiles(num_processors), given.quantize)
         self.linears = [self._lower(Graph.over(weights), layer) for layer in range(num_layers)]
         self.routers = [self._router() for _ in range(num_layers)]
         self.stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -100,12 +109,12 @@ class ExpertTimes:
         node: Node = graph.node(experts_op.experts, inputs, {**names, **biases}, {"kind": self.shape.kind})
         return lower_experts(node, self.placer, self.tiles, copies=False).linear
 
-    def _router(self) -> Router:
+    def _router(self) -> ExpertRouter:
         shape = self.shape
         weight = torch.randn((shape.num_experts, shape.dim), device=self.device).bfloat16()
-        return Router(weight, None, None, None, shape.top, "softmax", False, 1, 1, 1, True, 1.0, 0.0)
+        return ExpertRouter(weight, None, None, None, shape.top, "softmax", False, 1, 1, 1, True, 1.0, 0.0)
 
-    def layers(self, num_tokens: int) -> list[Layer]:
+    def layers(self, num_tokens: int) -> list[TimedLayer]:
         """Return the layers with random tokens, routed."""
         norm, made = Norm(torch.ones(self.shape.dim, device=self.device), 1e-6), []
         for router, linear in zip(self.routers, self.linears, strict=True):
@@ -118,10 +127,10 @@ class ExpertTimes:
             tile = self._tile(linear, grouping, True)
             first = Inward(linear.inward.matrices, linear.activation)
             hidden = expert_in(x, choice.weights, first, grouping, tile)
-            made.append(Layer(router, norm, linear, x, choice, grouping, hidden, torch.zeros_like(x)))
+            made.append(TimedLayer(router, norm, linear, x, choice, grouping, hidden, torch.zeros_like(x)))
         return made
 
-    def _group(self, choice: Choice) -> Grouping:
+    def _group(self, choice: RoutingResult) -> Grouping:
         assert choice.counts is not None
         return group_pairs(choice.chosen, choice.counts, self.shape.num_experts, self._height(len(choice.chosen)))
 
@@ -133,7 +142,7 @@ class ExpertTimes:
 
     # --- kernels of one layer
 
-    def route(self, layer: Layer) -> None:
+    def route(self, layer: TimedLayer) -> None:
         """The norm, the choice and the grouping."""
         if self.tiles.is_few(len(layer.x)):
             kernel, height = _few(len(layer.x)), layer.grouping.height
@@ -141,26 +150,26 @@ class ExpertTimes:
         else:
             self._group(route(layer.x, layer.router))
 
-    def multiply_in(self, layer: Layer, tile: ExpertTile | None = None) -> None:
+    def multiply_in(self, layer: TimedLayer, tile: ExpertTile | None = None) -> None:
         """Gate, up and the activation."""
         linear, tile = layer.linear, tile or self._tile(layer.linear, layer.grouping, True)
         first = Inward(linear.inward.matrices, linear.activation)
         expert_in(layer.x, layer.choice.weights, first, layer.grouping, tile)
 
-    def multiply_out(self, layer: Layer, tile: ExpertTile | None = None) -> None:
+    def multiply_out(self, layer: TimedLayer, tile: ExpertTile | None = None) -> None:
         """Down and the sum."""
         linear, tile = layer.linear, tile or self._tile(layer.linear, layer.grouping, False)
         to = Sum(layer.total, True, self.placer.scratch if self.tiles.is_few(len(layer.x)) else None)
         weights = layer.choice.weights
         expert_out(layer.hidden, weights, weights.shape[1], linear.outward.matrices, layer.grouping, tile, to)
 
-    def whole(self, layer: Layer) -> None:
+    def whole(self, layer: TimedLayer) -> None:
         """All of them."""
         self.route(layer)
         self.multiply_in(layer)
         self.multiply_out(layer)
 
-    def seconds(self, layers: Sequence[Layer], kernel: Callable[[Layer], None]) -> float:
+    def seconds(self, layers: Sequence[TimedLayer], kernel: Callable[[TimedLayer], None]) -> float:
         """Return the time of a kernel for one layer."""
 
         def run() -> None:
@@ -190,7 +199,7 @@ class ExpertTimes:
         for is_in, kernel in ((True, self.multiply_in), (False, self.multiply_out)):
             layers = self.layers(num_tokens)
             key = layers[0].linear.key(layers[0].grouping.height, is_in)
-            tiles = list(candidates(key, self._tile(layers[0].linear, layers[0].grouping, is_in)))
+            tiles = list(expert_candidates(key, self._tile(layers[0].linear, layers[0].grouping, is_in)))
             self._compile(partial(_run_all, kernel, layers[0], tiles))
             times = {tile: self._timed(layers, partial(kernel, tile=tile)) for tile in tiles}
             best = sorted(times, key=lambda tile: times[tile])[:4]
@@ -206,18 +215,22 @@ class ExpertTimes:
         except Exception as error:
             logger.debug("not all are compiled ahead: %s", error)
 
-    def _timed(self, layers: Sequence[Layer], kernel: Callable[[Layer], None]) -> float:
+    def _timed(self, layers: Sequence[TimedLayer], kernel: Callable[[TimedLayer], None]) -> float:
         try:
             return self.seconds(layers, kernel)
         except Exception:  # any error of a compiler or driver: the tile is not used
             return math.inf
 
 
-def _few(num_tokens: int) -> Callable[..., tuple[Choice, Tensor]]:
+def _few(num_tokens: int) -> Callable[..., tuple[RoutingResult, Tensor]]:
     return route_one if num_tokens == 1 else route_few
 
 
-def _run_all(kernel: Callable[..., None], layer: Layer, tiles: Sequence[ExpertTile]) -> None:
+def _random(name: str, shape: tuple[int, int, int], std: float, format: str) -> StoredTensor:
+    return random_int4(name, shape, std, 128) if format == INT4 else RandomTensor(name, shape, std, format=format)
+
+
+def _run_all(kernel: Callable[..., None], layer: TimedLayer, tiles: Sequence[ExpertTile]) -> None:
     for tile in tiles:
         kernel(layer, tile=tile)
 
@@ -228,7 +241,7 @@ HEADS = [
 ]  # fmt: skip
 
 
-def candidates(key: ExpertKey, current: ExpertTile) -> Iterator[ExpertTile]:
+def expert_candidates(key: ExpertKey, current: ExpertTile) -> Iterator[ExpertTile]:
     """Yield the current tile, then others that fit."""
     yield current
     width = 2 if key.format in ("bf16", "f16") else 1
@@ -243,23 +256,17 @@ def candidates(key: ExpertKey, current: ExpertTile) -> Iterator[ExpertTile]:
             yield tile
 
 
-def time_experts(
-    shape: ExpertShape, counts: Sequence[int], *, num_layers: int, format: str, quantize: str | None,
-    bytes_per_s: float, place: str = "cuda",
-) -> Iterator[list[str]]:  # fmt: skip
+def time_experts(given: RandomExperts, counts: Sequence[int], bytes_per_s: float) -> Iterator[list[str]]:
     """Yield a row of the table for each number of tokens."""
-    times = ExpertTimes(shape, num_layers, format, quantize, _device(place))
+    times = ExpertTimes(given)
     with times.on_stream():
         for count in counts:
             yield times.report(count, bytes_per_s)
 
 
-def tune_experts(
-    shape: ExpertShape, counts: Sequence[int], *, num_layers: int, format: str, quantize: str | None,
-    place: str = "cuda",
-) -> Iterator[str]:  # fmt: skip
+def tune_experts(given: RandomExperts, counts: Sequence[int]) -> Iterator[str]:
     """Yield the fastest tiles for each number of tokens."""
-    times = ExpertTimes(shape, num_layers, format, quantize, _device(place))
+    times = ExpertTimes(given)
     with times.on_stream():
         for count in counts:
             yield from times.tune(count)

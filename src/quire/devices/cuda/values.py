@@ -25,7 +25,11 @@ def prepare_graph(graph: Graph, fuse: bool = True) -> Graph:
 def fuse_graph(graph: Graph) -> Graph:
     """Return the graph with the fused ops that the device has kernels for."""
 
+    values = HeldValues(graph)
+
     def supports(node: Node) -> bool:
+        if node.op.name == "linear_split":  # products of one format; logits are float32
+            return not any(values.is_float32(value) for value in node.outputs)
         if node.op.name in SUMS:  # the sum may be left to the next norm, and nothing norms the logits
             return node.output != graph.outputs.get("logits")
         if node.op.name not in FACTS.fused_ops or node.cache is None:
@@ -59,6 +63,15 @@ class HeldValues:
         """Return the values that are freed after a node."""
         return tuple(dict.fromkeys(value.id for value in node.inputs if self.is_last_reader(node, value)))
 
+    def takes_gaps(self, value: Value) -> bool:
+        """May tokens of a value have gaps between them? Only some instructions read such values."""
+        return value.id != self._output and all(_takes_gaps(node) for node in self.readers.get(value.id, []))
+
     def is_float32(self, value: Value) -> bool:
         """Is a value logits, or do logits come from it number by number?"""
         return value.id in self._float32
+
+
+def _takes_gaps(node: Node) -> bool:
+    is_whole_norm = node.op.name == "rms_norm" and node.attrs["group"] in (0, node.output.dim)
+    return is_whole_norm or node.op.name in ("rope", "attention_latent")
