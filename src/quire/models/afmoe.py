@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
-from quire.graph.graph import Graph, Layer, Value
-from quire.models.blocks import moe_mlp, norm_heads, rotate
+from quire.graph.graph import Graph, Value
+from quire.models.blocks import attend, moe_mlp
 from quire.models.config import ATTENTION, SLIDING
 from quire.models.grouped_moe import CONFIG_KEYS, CORRECTION, GROUPED_GGUF, UNUSED_KEYS, GroupedMoeConfig
 from quire.models.keys import ConfigKeys
@@ -15,7 +15,6 @@ from quire.models.moe import with_experts, with_shared
 from quire.models.names import TensorName
 from quire.models.registry import architecture
 from quire.models.values import Values
-from quire.ops.cache import PagedKV
 
 ONE = (None, 1)
 NAMES = (
@@ -67,19 +66,9 @@ def afmoe(g: Graph, c: AfmoeConfig) -> Value:
     """Each block is normed on both sides, then added."""
     x = g.scale(g.embed("embed"), c.embedding_factor)
     for layer in g.layers(c.num_layers):
-        h = _attend(g, c, layer, g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps))
+        h, is_local = g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps), c.layer_types[layer.index] == SLIDING
+        h = attend(g, c, layer, h, head_norm="rms", rotates=is_local, gated=True)
         x = g.add(x, g.rms_norm(h, layer["attn.post_norm"], eps=c.norm_eps))
         h = moe_mlp(g, c, layer, g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps), "silu", **c.routing)
         x = g.add(x, g.rms_norm(h, layer["mlp.post_norm"], eps=c.norm_eps))
     return g.logits(g.rms_norm(x, "norm", eps=c.norm_eps), "head")
-
-
-def _attend(g: Graph, c: AfmoeConfig, layer: Layer, h: Value) -> Value:
-    q, k, v, gate = (g.linear(h, layer[f"attn.{word}"]) for word in ("q", "k", "v", "gate"))
-    q = norm_heads(g, q, layer["attn.q_norm"], "rms", eps=c.norm_eps, head_dim=c.head_dim)
-    k = norm_heads(g, k, layer["attn.k_norm"], "rms", eps=c.norm_eps, head_dim=c.head_dim)
-    if c.layer_types[layer.index] == SLIDING:
-        q, k = (rotate(g, c, layer, x) for x in (q, k))
-    cache = g.cache(PagedKV(c.num_kv_heads, c.head_dim, c.head_dim, c.windows[layer.index]))
-    h = g.attention(q, k, v, cache, scale=c.head_dim**-0.5)
-    return g.linear(g.multiply(h, g.activation(gate, "sigmoid")), layer["attn.out"])

@@ -19,6 +19,7 @@ class AttentionChoices(TypedDict, total=False):
     head_norm: HeadNorm  # of q and k
     norms_last: bool  # norms of heads follow rope
     rotates: bool  # False: no rope
+    gated: bool  # the answer is multiplied with the sigmoid of `attn.gate`
     interleaved: bool  # rope rotates neighbours, not halves
     position_scale: tuple[float, int] | None  # beta and span of the factor of queries
     scale: float  # default: 1 / √head_dim
@@ -43,7 +44,11 @@ def attend(g: Graph, c: ModelConfig, layer: Layer, h: Value, **choices: Unpack[A
         q = g.scale_by_position(q, beta=position_scale[0], span=position_scale[1])
     cache = g.cache(PagedKV(c.num_kv_heads, c.head_dim, c.head_dim, c.windows[layer.index]))
     choices.setdefault("scale", c.head_dim**-0.5)
-    return g.linear(g.attention(q, k, v, cache, **choices), layer["attn.out"])
+    is_gated = choices.pop("gated", False)
+    out = g.attention(q, k, v, cache, **choices)
+    if is_gated:
+        out = g.multiply(out, g.activation(g.linear(h, layer["attn.gate"]), "sigmoid"))
+    return g.linear(out, layer["attn.out"])
 
 
 def _norm_both(

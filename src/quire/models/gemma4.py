@@ -5,42 +5,20 @@ from __future__ import annotations
 from quire.graph.graph import Cache, Graph, Layer, Value
 from quire.models.blocks import gated_mlp
 from quire.models.gemma4_config import KEYS, Gemma4Config
-from quire.models.gemma4_experts import EXPERT_NAMES, LAYOUTS, STACKED, with_experts
-from quire.models.llama import LLAMA_NAMES
-from quire.models.names import TensorName
+from quire.models.gemma4_experts import with_experts
+from quire.models.gemma4_names import NAMES
 from quire.models.registry import architecture
 from quire.ops.cache import PagedKV
 
 
-def _inputs(name: str, gguf: str, *shape: str) -> TensorName:
-    return TensorName(name, gguf, shape, only=Gemma4Config.has_inputs)
-
-
-LLAMA = LLAMA_NAMES.marked("attn.k", only=Gemma4Config.has_keys)
-NAMES = LLAMA.marked("attn.v", only=Gemma4Config.has_values, in_all=False).but(
-    {
-        "attn.q_norm": TensorName("self_attn.q_norm", "attn_q_norm", ("head_dim",)),
-        "attn.k_norm": TensorName("self_attn.k_norm", "attn_k_norm", ("head_dim",), only=Gemma4Config.has_keys),
-        "attn.post_norm": TensorName("post_attention_layernorm", "post_attention_norm", ("hidden",)),
-        "mlp.norm": TensorName("pre_feedforward_layernorm", "ffn_norm", ("hidden",)),
-        "mlp.post_norm": TensorName("post_feedforward_layernorm", "post_ffw_norm", ("hidden",)),
-        "inputs.gate": _inputs("per_layer_input_gate", "inp_gate", "input", "hidden"),
-        "inputs.out": _inputs("per_layer_projection", "proj", "hidden", "input"),
-        "inputs.norm": _inputs("post_per_layer_input_norm", "post_norm", "hidden"),
-        "layer.scale": TensorName("layer_scalar", "layer_output_scale.weight", ("one",), kind=""),
-        "inputs_table": _inputs("model.embed_tokens_per_layer", "per_layer_token_embd", "vocab", "inputs"),
-        "inputs_linear": _inputs("model.per_layer_model_projection", "per_layer_model_proj", "inputs", "hidden"),
-        "inputs_norm": _inputs("model.per_layer_projection_norm", "per_layer_proj_norm", "input"),
-        **EXPERT_NAMES,
-    },
-    layouts=LAYOUTS,
-    stacked=STACKED,
-    # some files have unused tensors for the keys of layers that share those of others
-    ignored=r"\.self_attn\.[kv]_(proj|norm)\.weight$|^blk\.\d+\.attn_(k|v|k_norm)\.weight$",
+@architecture(
+    "Gemma4ForCausalLM",
+    model_type="gemma4_text",
+    gguf="gemma4",
+    names=NAMES,
+    keys=KEYS,
+    config=Gemma4Config,
 )
-
-
-@architecture("Gemma4ForCausalLM", model_type="gemma4_text", gguf="gemma4", names=NAMES, keys=KEYS, config=Gemma4Config)
 def gemma4(g: Graph, c: Gemma4Config) -> Value:
     """Each block is normed on both sides, then added. A third one multiplies by the layer's embedding of the token."""
     x = g.scale(g.embed("embed"), c.hidden**0.5)
@@ -78,7 +56,6 @@ def _attend(g: Graph, c: Gemma4Config, layer: Layer, h: Value, caches: dict[str,
     if not c.has_keys(layer.index):
         return g.linear(g.attention_shared(q, caches[kind], scale=1.0), layer["attn.out"])
     k = g.linear(h, layer["attn.k"])
-    v = g.linear(h, layer["attn.v"]) if layer["attn.v"] in g.shapes else k
+    v = g.rms_norm(g.linear(h, layer["attn.v"]) if layer["attn.v"] in g.shapes else k, None, eps=c.norm_eps, group=dim)
     caches[kind] = g.cache(PagedKV(c.kv_heads[kind], dim, dim, c.windows[layer.index]))
-    v = g.rms_norm(v, None, eps=c.norm_eps, group=dim)
     return g.linear(g.attention(q, rotated(k, "attn.k_norm"), v, caches[kind], scale=1.0), layer["attn.out"])

@@ -7,7 +7,7 @@ from typing import Any
 from quire.graph.graph import Graph, Layer, Value
 from quire.models.gemma4_config import Gemma4Config
 from quire.models.moe import SHAPES
-from quire.models.names import Layouts, Stored, TensorName, part
+from quire.models.names import Layouts, Names, Stored, TensorName, part
 
 
 def _entry(name: str | Stored, gguf: str | Stored, *shape: str, kind: str = "weight") -> TensorName:
@@ -30,15 +30,19 @@ EXPERT_NAMES = {
     "experts.down": _entry("experts.down_proj", "ffn_down_exps.weight", *SHAPES["down"], kind=""),
     "experts.post_norm": _entry("post_feedforward_layernorm_2", "post_ffw_norm_2", "hidden"),
 }
-# Files of quantized models may have a tensor for each expert, and GGUF files a stack for gate and one for up.
 WORDS = ("gate", "up", "down")
-STACKED = frozenset(f".experts.*.{word}_proj" for word in WORDS)
+# Files of quantized models may have a tensor for each expert, and GGUF files a stack for gate and one for up.
 LAYOUTS: Layouts = {
     ".experts.gate_proj.weight": {
         f"experts.{word}": _entry(f"experts.{word}_proj", f"ffn_{word}_exps", *SHAPES[word]) for word in WORDS
     },
     ".ffn_gate_exps.weight": {f"experts.{word}": Stored(f"ffn_{word}_exps.weight") for word in WORDS},
 }
+
+
+def with_expert_names(names: Names) -> Names:
+    """Add the names of experts to those of a dense model."""
+    return names.but(EXPERT_NAMES, layouts=LAYOUTS, stacked=frozenset(f".experts.*.{word}_proj" for word in WORDS))
 
 
 def with_experts(g: Graph, c: Gemma4Config, layer: Layer, x: Value, dense: Value) -> Value:
