@@ -81,6 +81,34 @@ def test_gguf_files_may_have_gate_and_up_in_one_stack(case):
     assert error_of(draw(replace(checkpoint, tensors=tensors)), case) < 1e-4
 
 
+def expert_tensors(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
+    """A tensor for each expert, as safetensors of quantized models have them."""
+    stem, _, word = name.rpartition(".")
+    if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        return {name: array}
+    stacks = {"down": array} if word == "down_proj" else dict(zip(("gate", "up"), np.split(array, 2, 1), strict=True))
+    return {f"{stem}.{i}.{word}_proj.weight": each for word, stack in stacks.items() for i, each in enumerate(stack)}
+
+
+def two_stacks(name: str, array: np.ndarray) -> dict[str, np.ndarray]:
+    """A stack for gate and one for up, as GGUF files of other models have them."""
+    if "gate_up_exps" not in name:
+        return {name: array}
+    names = (name.replace("gate_up", word) for word in ("gate", "up"))
+    return dict(zip(names, np.split(array, 2, 1), strict=True))
+
+
+@pytest.mark.parametrize("split", [expert_tensors, two_stacks])
+def test_gate_and_up_of_gemma_4_may_be_stored_apart(split):
+    toy = make_toy("gemma4-experts")
+    checkpoint = toy.checkpoint if split is expert_tensors else toy.as_gguf()
+    arrays = {
+        name: array for old, tensor in checkpoint.tensors.items() for name, array in split(old, tensor.array).items()
+    }
+    assert len(arrays) > len(checkpoint.tensors)
+    assert error_of(draw(replace(checkpoint, tensors=as_tensors(arrays))), "gemma4-experts") < 1e-4
+
+
 @pytest.mark.parametrize("case", [*LATENT, "glm4_moe"])
 def test_the_scoring_of_gguf_files_that_do_not_name_it_is_that_of_their_correction(case):
     model = draw(in_gguf(case, expert_gating_func=None))
