@@ -11,16 +11,18 @@ from quire.models.config import SLIDING
 from quire.models.exaone4 import CONFIG as EXAONE4_CONFIG
 from quire.models.grouped_moe import CONFIG_KEYS, CORRECTED_NAMES, GROUPED_GGUF, UNUSED_KEYS, GroupedMoeConfig
 from quire.models.keys import ConfigKeys
-from quire.models.names import TensorName
+from quire.models.names import Stored, TensorName
 from quire.models.registry import alias, architecture
 from quire.models.values import Values
 
 NAME = "ExaoneMoeForCausalLM"
+PUBLISHED = ".mlp.e_score_correction_bias"  # transformers has it in `mlp.gate`
 NAMES = CORRECTED_NAMES.but(
     {
         "attn.q_norm": TensorName("self_attn.q_norm", "attn_q_norm", ("head_dim",)),
         "attn.k_norm": TensorName("self_attn.k_norm", "attn_k_norm", ("head_dim",)),
     },
+    layouts={**CORRECTED_NAMES.layouts, PUBLISHED: {"mlp.correction": Stored(PUBLISHED.removeprefix("."))}},
     ignored=r"^mtp\.",  # layers for drafting
 )
 CONFIG = EXAONE4_CONFIG.override(

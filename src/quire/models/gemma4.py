@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.graph.graph import Cache, Graph, Layer, Value
 from quire.models.blocks import gated_mlp
 from quire.models.gemma4_config import KEYS, Gemma4Config
-from quire.models.gemma4_experts import with_experts
+from quire.models.gemma4_experts import with_expert_block
 from quire.models.gemma4_names import NAMES
 from quire.models.registry import architecture
 from quire.ops.cache import PagedKV
@@ -28,7 +28,7 @@ def gemma4(g: Graph, c: Gemma4Config) -> Value:
         h = _attend(g, c, layer, g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps), caches)
         x = g.add(x, g.rms_norm(h, layer["attn.post_norm"], eps=c.norm_eps))
         h = gated_mlp(g, layer, g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps), "gelu_tanh")
-        x = g.add(x, g.rms_norm(with_experts(g, c, layer, x, h), layer["mlp.post_norm"], eps=c.norm_eps))
+        x = g.add(x, g.rms_norm(with_expert_block(g, c, layer, x, h), layer["mlp.post_norm"], eps=c.norm_eps))
         if inputs is not None:
             h = g.activation(g.linear(x, layer["inputs.gate"]), "gelu_tanh")
             h = g.multiply(h, g.columns(inputs, layer.index * c.input_dim, c.input_dim))

@@ -45,7 +45,7 @@ def with_expert_names(names: Names) -> Names:
     return names.but(EXPERT_NAMES, layouts=LAYOUTS, stacked=frozenset(f".experts.*.{word}_proj" for word in WORDS))
 
 
-def with_experts(g: Graph, c: Gemma4Config, layer: Layer, x: Value, dense: Value) -> Value:
+def with_expert_block(g: Graph, c: Gemma4Config, layer: Layer, x: Value, dense: Value) -> Value:
     """Add the answer of x's experts to that of the feed-forward block, both normed."""
     if not c.num_experts:
         return dense

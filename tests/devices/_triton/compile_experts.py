@@ -26,7 +26,7 @@ def compile_layer(num_tokens: int, format: str) -> None:
     weight = torch.zeros((NUM_EXPERTS, DIM), dtype=torch.bfloat16)
     router = ExpertRouter(weight, vector, vector, vector, TOP, "sigmoid", False, *has_groups, True, 2.5, 3.0)
     norm, height = Norm(torch.zeros(DIM), 1e-6), tiles.height(num_tokens, TOP, NUM_EXPERTS)
-    if tiles.is_few(num_tokens):
+    if tiles.is_few(num_tokens, NUM_EXPERTS):
         kernel = route_one.route_one if num_tokens == 1 else route.route_few
         choice, _ = kernel(x, norm, router, scratch, height)
         grouped = choice.grouping
@@ -39,7 +39,12 @@ def compile_layer(num_tokens: int, format: str) -> None:
     first = Inward(inward, Activation("silu", True, 7.0, 1.702, 1.0), *((addresses, FFN * DIM) if height == 16 else ()))
     tile = tiles.find(ExpertKey(FFN, DIM, format, True, height))
     hidden = experts.expert_in(x, choice.weights, first, grouped, tile)
-    to = Sum(x.clone(), True, scratch if tiles.is_few(num_tokens) else None, torch.zeros(4096, dtype=torch.uint8))
+    to = Sum(
+        x.clone(),
+        True,
+        scratch if tiles.is_few(num_tokens, NUM_EXPERTS) else None,
+        torch.zeros(4096, dtype=torch.uint8),
+    )
     tile = tiles.find(ExpertKey(DIM, FFN, format, False, height))
     experts.expert_out(hidden, choice.weights, TOP, outward, grouped, tile, to)
 

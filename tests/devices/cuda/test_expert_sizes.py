@@ -6,7 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from quire.devices.cuda.expert_sizes import FIXED_HEIGHT, HEIGHTS, first_counts, is_few, most_tiles, tile_height
+from quire.devices.cuda.expert_sizes import (
+    FIXED_HEIGHT,
+    HEIGHTS,
+    first_counts,
+    is_few,
+    most_few,
+    most_tiles,
+    tile_height,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -24,7 +32,11 @@ def test_there_is_a_first_count_for_every_height(top, num_experts):
 
 def test_deterministic_mode_has_one_height_and_no_kernels_for_few():
     assert {tile_height(count, 8, 128, is_fixed=True) for count in (1, 40, 8192)} == {FIXED_HEIGHT}
-    assert not is_few(1, is_fixed=True) and is_few(1, is_fixed=False)
+    assert not is_few(1, 8, is_fixed=True) and is_few(1, 8, is_fixed=False)
+
+
+def test_fewer_tokens_are_few_if_there_are_many_experts():
+    assert [most_few(count) for count in (8, 128, 160, 384, 1024)] == [64, 64, 32, 16, 16]
 
 
 def test_there_are_enough_tiles_when_one_expert_has_all_tokens_and_when_all_have_some():

@@ -12,7 +12,7 @@ from quire.devices.cuda import device
 from quire.devices.cuda.caches import Caches
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.latent import AttendLatent
-from quire.devices.cuda.plain import Split
+from quire.devices.cuda.plain import SplitProduct
 from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import Latent, PagedKV
 from quire.ops.registry import relative_error
@@ -75,6 +75,6 @@ def test_a_block_of_latents_is_copied_in_every_layer(place):
 def test_products_of_one_value_are_one_without_copies(place):
     """Norms, ropes and latent attention read columns of the product where they are."""
     program = lowered(small(), place, LIMITS, dtype="f32")
-    splits = [each for each in program.instructions if isinstance(each, Split)]
+    splits = [each for each in program.instructions if isinstance(each, SplitProduct)]
     assert [len(each.parts) for each in splits] == [4, 4]
     assert not any(part.copies for each in splits for part in each.parts)

@@ -298,8 +298,8 @@ def route(x: Tensor, router: ExpertRouter) -> RoutingResult:
     counts = empty_counts(tokens, len(router.weight), x.device)
     args = (x, router.weight, *vectors, *choice[:2], counts, tokens, router.factor, router.softcap)
     constants = router.constants_of_many | _has(router)
-    wide = constants["EP"] > 256
-    launch(_route, (triton.cdiv(tokens, TOKENS.value),), args, constants, LaunchShape(8 if wide else 4, 3))
+    warps = _warps(TOKENS.value * constants["EP"])
+    launch(_route, (triton.cdiv(tokens, TOKENS.value),), args, constants, LaunchShape(warps, 4))
     return choice._replace(counts=counts)
 
 
@@ -321,7 +321,7 @@ def route_few(
     )  # fmt: skip
     constants = router.constants | _has(router) | {"NORM": norm is not None, "BE": ROWS}
     constants |= {"BT": max(16, triton.next_power_of_2(tokens)), "BM": height}
-    shape = LaunchShape(4, 4) if tokens <= 16 else LaunchShape(8, 3)
+    shape = LaunchShape(_warps(constants["BT"] * constants["EP"]), 4 if tokens <= 16 else 3)
     launch(_route_few, (triton.cdiv(len(router.weight), ROWS),), args, constants, shape)
     return choice._replace(grouping=grouping), normed
 
@@ -329,6 +329,11 @@ def route_few(
 def _empty(tokens: int, router: ExpertRouter, device: torch.device) -> RoutingResult:
     weights = torch.empty((tokens, router.top), dtype=torch.float32, device=device)
     return RoutingResult(weights, torch.empty((tokens, router.top), dtype=torch.int32, device=device))
+
+
+def _warps(num_logits: int) -> int:
+    """Return the warps of a program that chooses by so many logits, 32 for each thread at most."""
+    return min(max(triton.next_power_of_2(num_logits) // 1024, 4), 16)
 
 
 def _has(router: ExpertRouter) -> dict[str, bool]:

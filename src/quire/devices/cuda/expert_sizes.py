@@ -6,15 +6,21 @@ Tiles have about as many tokens as an expert gets, if all get equally many. In d
 from __future__ import annotations
 
 MAX_FEW = 64  # tokens: routing is one kernel, and the kernel of the second product adds up the answers
+MAX_LOGITS = 8192  # of few tokens: one program chooses by all of them
 HEIGHTS = (16, 32, 64, 128)
 FIXED_HEIGHT = 64
 COUNTED = 32  # tokens whose pairs a program counts
 INT_BYTES = 4
 
 
-def is_few(num_tokens: int, is_fixed: bool) -> bool:
+def most_few(num_experts: int) -> int:
+    """Return the most tokens that are few."""
+    return min(MAX_FEW, max(16, MAX_LOGITS >> (num_experts - 1).bit_length()))
+
+
+def is_few(num_tokens: int, num_experts: int, is_fixed: bool) -> bool:
     """Return whether the kernels for few tokens are used."""
-    return not is_fixed and num_tokens <= MAX_FEW
+    return not is_fixed and num_tokens <= most_few(num_experts)
 
 
 def tile_height(num_tokens: int, top: int, num_experts: int, is_fixed: bool) -> int:
@@ -27,7 +33,7 @@ def tile_height(num_tokens: int, top: int, num_experts: int, is_fixed: bool) -> 
 
 def first_counts(top: int, num_experts: int) -> list[int]:
     """Return the smallest number of tokens for each kernel that such experts use, without those for one token."""
-    counts = [2, 5, 17, 33, MAX_FEW + 1]  # of sums and of routing
+    counts = [2, 5, 17, 33, most_few(num_experts) + 1]  # of sums and of routing
     return sorted({*counts, *(int(0.75 * height * num_experts / top) + 1 for height in HEIGHTS[:-1])})
 
 

@@ -44,9 +44,9 @@ class ExpertTiles:
         self.is_fixed = is_fixed
         self._known = {} if is_fixed else known
 
-    def is_few(self, num_tokens: int) -> bool:
+    def is_few(self, num_tokens: int, num_experts: int) -> bool:
         """Return whether the kernel of a product adds up the answers."""
-        return is_few(num_tokens, self.is_fixed)
+        return is_few(num_tokens, num_experts, self.is_fixed)
 
     def height(self, num_tokens: int, top: int, num_experts: int) -> int:
         """Return the tokens of a tile."""

@@ -58,13 +58,14 @@ class Route:
     def __call__(self, run: Run) -> None:
         x: Tensor = run.values[self.value]
         delta, norm = run.pending.pop(self.value, None), self.norm
-        if norm is not None and (delta is not None or not self.tiles.is_few(len(x))):
+        router = self.linear.router
+        is_few = self.tiles.is_few(len(x), len(router.weight))
+        if norm is not None and (delta is not None or not is_few):
             x, norm = add_norm(x, delta, norm), None  # type: ignore[assignment]
         elif delta is not None:
             run.pending[self.value] = delta
             x = run.whole(self.value)
-        router = self.linear.router
-        if self.tiles.is_few(len(x)):
+        if is_few:
             height = self.tiles.height(len(x), router.top, len(router.weight))
             if len(x) == 1 and can_route_one(router):
                 choice, x = route_one(x, norm, router, self.scratch, height)
@@ -95,7 +96,7 @@ class ExpertLinears:
         top, activation = weights.shape[1], self.activation
         if self.reads is not None:
             count_reads(grouping, self.reads)
-        is_few = self.tiles.is_few(len(x))
+        is_few = self.tiles.is_few(len(x), self.num_experts)
         inward, outward = self.inward.matrices, self.outward.matrices
         first = Inward(inward, activation)
         if is_few and self.reads is None:  # all experts are on the GPU

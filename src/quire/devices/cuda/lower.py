@@ -39,7 +39,7 @@ from .experts import lower_experts, lower_route
 from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
 from .latent import lower_latent
 from .linear import Multiplies, Prefetches
-from .plain import EmbedPositions, Map, Multiply, Normalize, Part, Rotate, ScaleByPosition, Split
+from .plain import EmbedPositions, Map, Multiply, Normalize, ProductColumns, Rotate, ScaleByPosition, SplitProduct
 from .values import SUMS, HeldValues
 from .weights import Placer
 
@@ -263,10 +263,10 @@ def _linear_split(lowering: Lowering, node: Node) -> list[Instruction]:
         whole = -1 - outputs[0].id  # no value of the graph
         starts = accumulate((value.dim for value in outputs), initial=0)
         parts = [
-            Part(value.id, start, value.dim, not lowering.values.takes_gaps(value))
+            ProductColumns(value.id, start, value.dim, not lowering.values.takes_gaps(value))
             for value, start in zip(outputs, starts, strict=False)
         ]
-        instructions += [Multiply(x.id, None, linear, whole), Split(whole, tuple(parts))]
+        instructions += [Multiply(x.id, None, linear, whole), SplitProduct(whole, tuple(parts))]
     return instructions
 
 

@@ -69,7 +69,7 @@ class Multiply:
             run.values[self.out] = whole_product(product, dtype)
 
 
-class Part(NamedTuple):
+class ProductColumns(NamedTuple):
     """Some columns of a product, as a value."""
 
     out: int
@@ -79,11 +79,11 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Split:
+class SplitProduct:
     """The values that one product has side by side."""
 
     value: int
-    parts: tuple[Part, ...]
+    parts: tuple[ProductColumns, ...]
 
     def __call__(self, run: Run) -> None:
         whole: Tensor = run.values.pop(self.value)

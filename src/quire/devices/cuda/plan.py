@@ -71,7 +71,7 @@ class _Sizes:
         sizes = {value.id: self._of(value, value.dim) for value in normed}
         tokens, num_experts = self._rows(chosen), int(self.graph.shapes[str(node.weights["weight"])][0])
         sizes[weights.id] = sizes[chosen.id] = tokens * chosen.dim * FLOAT32_BYTES
-        if is_few(tokens, self._is_fixed):
+        if is_few(tokens, num_experts, self._is_fixed):
             height, num_tiles = self._tiles(chosen, num_experts)
             sizes[chosen.id] += grouping_bytes(num_tiles, height)
         else:
@@ -84,7 +84,7 @@ class _Sizes:
         num_experts, ffn, dim = (int(size) for size in self.graph.shapes[str(node.weights["up"])])
         height, num_tiles = self._tiles(chosen, num_experts)
         hidden = num_tiles * height * ffn * self._value_bytes
-        if is_few(self._rows(chosen), self._is_fixed):
+        if is_few(self._rows(chosen), num_experts, self._is_fixed):
             return hidden
         return hidden + self._of(chosen, chosen.dim * dim) + grouping_bytes(num_tiles, height)
 

@@ -119,7 +119,7 @@ class ExpertTimes:
         norm, made = Norm(torch.ones(self.shape.dim, device=self.device), 1e-6), []
         for router, linear in zip(self.routers, self.linears, strict=True):
             x = torch.randn((num_tokens, self.shape.dim), device=self.device).bfloat16()
-            if self.tiles.is_few(num_tokens):
+            if self._is_few(num_tokens):
                 choice, _ = _few(num_tokens)(x, norm, router, self.placer.scratch, self._height(num_tokens))
             else:
                 choice = route(x, router)
@@ -134,6 +134,9 @@ class ExpertTimes:
         assert choice.counts is not None
         return group_pairs(choice.chosen, choice.counts, self.shape.num_experts, self._height(len(choice.chosen)))
 
+    def _is_few(self, num_tokens: int) -> bool:
+        return self.tiles.is_few(num_tokens, self.shape.num_experts)
+
     def _height(self, num_tokens: int) -> int:
         return self.tiles.height(num_tokens, self.shape.top, self.shape.num_experts)
 
@@ -144,7 +147,7 @@ class ExpertTimes:
 
     def route(self, layer: TimedLayer) -> None:
         """The norm, the choice and the grouping."""
-        if self.tiles.is_few(len(layer.x)):
+        if self._is_few(len(layer.x)):
             kernel, height = _few(len(layer.x)), layer.grouping.height
             kernel(layer.x, layer.norm, layer.router, self.placer.scratch, height)
         else:
@@ -159,7 +162,7 @@ class ExpertTimes:
     def multiply_out(self, layer: TimedLayer, tile: ExpertTile | None = None) -> None:
         """Down and the sum."""
         linear, tile = layer.linear, tile or self._tile(layer.linear, layer.grouping, False)
-        to = Sum(layer.total, True, self.placer.scratch if self.tiles.is_few(len(layer.x)) else None)
+        to = Sum(layer.total, True, self.placer.scratch if self._is_few(len(layer.x)) else None)
         weights = layer.choice.weights
         expert_out(layer.hidden, weights, weights.shape[1], linear.outward.matrices, layer.grouping, tile, to)
 
