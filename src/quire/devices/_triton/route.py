@@ -52,7 +52,7 @@ class ExpertRouter(NamedTuple):
             "E": len(self.weight),
             "EP": triton.next_power_of_2(len(self.weight)),
             "K": self.weight.shape[1],
-            "BK": self._columns(256),
+            "BK": self._columns(512 // self.weight.element_size()),
             "TOP": self.top,
             "SCORING": self.scoring,
             "CHOSEN": self.scores_chosen,
