@@ -115,7 +115,7 @@ def test_a_few_tokens_after_a_long_text_are_split_and_merged(place):
 @pytest.mark.interpreted
 def test_many_rows_are_not_split(place):
     answer = assert_matches(Step.random(PAGED, 2, [Text(300 + n) for n in range(12)], 260), place, num_ctas=4)
-    assert answer.counts == (12, 0, 0)
+    assert answer.counts[:3] == (12, 0, 0)
 
 
 def test_a_group_reads_its_shared_blocks_once(place):

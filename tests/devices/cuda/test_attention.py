@@ -76,9 +76,7 @@ class Layers:
         self.weights: dict[str, np.ndarray] = {}
         self.caches = [PagedCache.empty(spec, NUM_BLOCKS, BLOCK) for spec in CACHES]
         placed = Caches(CACHES, BLOCK, torch.float32, device, NUM_BLOCKS)
-        placer: Any = SimpleNamespace(
-            vector=lambda name: torch.from_numpy(self.weights[name]).to(device), device=device, dtype=torch.float32
-        )
+        placer: Any = SimpleNamespace(vector=lambda name: torch.from_numpy(self.weights[name]).to(device))
         self.nodes = [self._node(*layer) for layer in self.layers]
         self.feed = Feed()
         attends: list[Any] = [
@@ -90,7 +88,7 @@ class Layers:
         outputs = [node.output for node in self.nodes]
         whole = [Concatenate([value.id for value in outputs], 1000), Select(1000, 1001)]
         sampler = DeviceSampler(LIMITS.max_rows, LIMITS.max_logits, sum(value.dim for value in outputs), device)
-        work = _work(attends, LIMITS, placer, self.fixed_chunk is not None)
+        work = _work(attends, LIMITS, device, self.fixed_chunk is not None)
         work = {kind: replace(each, fixed_chunk=self.fixed_chunk) for kind, each in work.items()}
         instructions = [self.feed, *attends, *whole]
         self.program = CudaProgram(instructions, 1001, placed, LIMITS, work, sampler, device, captures=False)
