@@ -1,6 +1,6 @@
 """Config files of families beyond those in `published`, as their publishers wrote them.
 
-Compared with the classes of transformers, its pages of models, and copies of the files in public repositories.
+Most numbers were compared with transformers' classes and pages, or with public copies; some are from memory.
 """
 
 from __future__ import annotations

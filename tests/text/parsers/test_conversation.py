@@ -291,7 +291,7 @@ def test_llama_gets_one_call_a_turn_each_followed_by_its_result() -> None:
         ("user", "And?", []),
     ]
     assert [m.reasoning for m in messages if m.role == "assistant"] == ["I must look.", None]
-    stray = Message("tool", "?", tool_call_id="nobody's")
+    stray = Message("tool", "?", tool_call_id="unknown")
     assert stray in style_of([LLAMA]).prepare([*CHAT[:4], stray, *CHAT[4:]], TOOLS).messages
 
 
@@ -348,7 +348,7 @@ def test_kimi_gets_ids_as_it_writes_them_and_results_keep_to_their_calls() -> No
     ids = ["functions.weather:0", "functions.get_time:1", "functions.get_time:2"]
     assert all(text.count(f"<|tool_call_begin|>{each}<|tool_call_argument") == 1 for each in ids)
     assert [text.index(f"Result of {each}: ") for each in ids] == sorted(text.index(f"Result of {i}: ") for i in ids)
-    stray = Message("tool", "?", tool_call_id="nobody's")
+    stray = Message("tool", "?", tool_call_id="unknown")
     assert style_of([KIMI]).prepare([stray], ()).messages == (stray,)
 
 

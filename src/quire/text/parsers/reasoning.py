@@ -54,7 +54,7 @@ class ReasoningMarks:
 
     @property
     def more(self) -> tuple[str, ...]:
-        """Other marks, by which a family is told from those with the same marks around thoughts."""
+        """Further marks. They distinguish families that have the same marks around thoughts."""
         return (*(self.answer or ())[1:], *([self.call] if self.call else []))
 
     @cached_property
