@@ -37,6 +37,8 @@ def toy(case: str) -> Toy:
     config_class = getattr(transformers, kind).config_class
     known = {key: SIZES[key] for key in SIZES if hasattr(config_class(), key)}
     sizes = {config_class.attribute_map.get(key, key): size for key, size in known.items()}
+    if hasattr(config_class(), "kv_lora_rank"):  # every head computes its key of one latent
+        sizes["num_key_value_heads"] = SIZES["num_attention_heads"]
     return toy_of(kind, {**CASES[case].changes, **sizes}, seed=sum(case.encode()))
 
 
@@ -47,7 +49,8 @@ def by_torch(case: str, tokens: list[int], format: str | None) -> np.ndarray:
         _to_bfloat16(model)
     if format == "fp8":
         for module in model.modules():
-            if type(module).__name__ in ("Linear", "Conv1D") and module is not model.get_output_embeddings():
+            is_linear = isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D"
+            if is_linear and module is not model.get_output_embeddings():
                 _round_products(module)
     return Toy(model, toy(case).checkpoint).expected_logits(tokens)
 
@@ -81,6 +84,8 @@ def _as_fp8(x: torch.Tensor) -> torch.Tensor:
 
 def check(case: str, format: str, num_tokens: int, place: str) -> None:
     """A prompt at once, and in two chunks and two single tokens. Tokens are compared where the best one is clear."""
+    if format == "fp8" and any(node.op.name == "experts" for node in toy(case).draw().graph.nodes):
+        pytest.skip("8 bits change which experts are chosen: such models are judged by their distributions")
     tokens, half = some_tokens(num_tokens), num_tokens // 2
     exact, rounded = by_torch(case, tokens, None), by_torch(case, tokens, format)
     texts = Texts(lowered(toy(case).draw(), place, LIMITS, quantize=FORMATS[format]), num_blocks=20)
