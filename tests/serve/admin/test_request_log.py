@@ -10,7 +10,8 @@ from tests.serve.running import running
 
 pytestmark = pytest.mark.e2e
 
-ASK = {"prompts": ["Once upon a time there was a village by the sea.", "Once upon a time"], "max_tokens": 3}
+PROMPTS = ["Once upon a time there was a village by the sea.", "Once upon a time"]
+ASK = {"prompts": PROMPTS, "max_tokens": 3, "temperature": 0, "ignore_eos": True}
 
 
 def test_logged_requests_match_the_counted_ones(model_file, tmp_path):
