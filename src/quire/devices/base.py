@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -23,6 +23,13 @@ from quire.ops.batch import Batch
 
 Array = NDArray[Any]
 Precision = Literal["native", "float"]
+
+
+class WindowLimits(NamedTuple):
+    """A window group of a program: its layers have block tables of their own, and a cache of so many blocks."""
+
+    window: int  # the reach of its layers' queries
+    num_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,8 @@ class Limits:
     num_blocks: int  # of the whole KV cache: what memory is reserved for; 0: as many as fit (MemoryKind.OWN alone)
     block_tokens: int = 16
     kv_dtype: str = "f16"  # how the cache stores K and V: a setting, not a property of the model
+    windows: tuple[WindowLimits, ...] = ()  # the reaches whose layers have block tables of their own
+    num_states: int = 0  # slots for states of recurrent layers; 0: one for each row
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Nodes run in order, in float32. Weights are dequantized at first use and cached.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from quire.graph.graph import Graph, Node, WeightNames
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
-from quire.ops.cache import empty_cache
+from quire.ops.cache import cache_groups, empty_cache
 
 Array = NDArray[Any]
 
@@ -21,9 +21,24 @@ Array = NDArray[Any]
 class Interpreter:
     """A graph, its weights, and the KV cache, which only this object writes."""
 
-    def __init__(self, graph: Graph, weights: Weights, num_blocks: int, block_tokens: int = 16) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        weights: Weights,
+        num_blocks: int,
+        block_tokens: int = 16,
+        num_states: int = 64,
+        windows: Mapping[int, int] | None = None,
+    ) -> None:
+        """`windows`: the reaches whose layers have block tables of their own, with their numbers of blocks."""
         self.graph, self.block_tokens = graph, block_tokens
-        self.caches = [empty_cache(spec, num_blocks, block_tokens) for spec in graph.caches]
+        blocks_of = windows or {}
+        groups = cache_groups(graph.caches, tuple(blocks_of))
+        self._groups = [groups.window_of(index) for index in range(len(graph.caches))]
+        sizes = [num_blocks if at is None else blocks_of[groups.windows[at].window] for at in self._groups]
+        self.caches = [
+            empty_cache(spec, size, block_tokens, num_states) for spec, size in zip(graph.caches, sizes, strict=True)
+        ]
         self._weights = weights
         self._numbers: dict[int, Array] = {}  # float32, by the weight's identity: tied names share one array
 
@@ -38,8 +53,8 @@ class Interpreter:
 
     def copy_blocks(self, batch: Batch) -> None:
         """Copy KV blocks as the step says, before any node runs."""
-        for cache in self.caches:
-            cache.copy(batch.copies)
+        for cache, group in zip(self.caches, self._groups, strict=True):
+            cache.copy(batch.in_window(group).copies)
 
     def run_node(self, node: Node, inputs: Sequence[Array], batch: Batch) -> tuple[Array, ...]:
         """Run one node's reference on its inputs."""
@@ -55,7 +70,7 @@ class Interpreter:
         args: dict[str, Any] = {**dict(zip(node.op.inputs, inputs, strict=True)), **self.read_weights(node)}
         args |= {name: getattr(batch, name) for name in node.op.reads}
         if node.op.uses_batch:
-            args["batch"] = batch
+            args["batch"] = batch if node.cache is None else batch.in_window(self._groups[node.cache])
         if node.cache is not None:
             args["cache"] = self.caches[node.cache]
         return args

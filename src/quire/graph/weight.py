@@ -38,16 +38,22 @@ class HasMatrices(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transform:
-    """The steps from the stored tensor to the graph's weight: transpose, then take rows, then add a number.
+    """The steps from the stored tensor to the graph's weight: transpose, take rows, then add a number or -exp of all.
 
     They apply to every matrix of a stack. Rows are whole in every number format, so quantized rows are moved without
-    touching a number. The other two need plain floats.
+    touching a number. The others need plain floats.
     """
 
     transposed: bool = False
     rows: Array | None = None  # int64: for every row of a matrix, the row of the tensor's; None: all in order
     added: float = 0.0
+    negated_exp: bool = False  # rates of decay, which are stored as logarithms
     has_vectors: bool = False  # the tensor is a stack of vectors: biases of a stack of matrices; a row is one number
+
+    @property
+    def changes_numbers(self) -> bool:
+        """Are numbers changed, and not only moved?"""
+        return bool(self.added) or self.negated_exp
 
 
 PLAIN = Transform()
@@ -90,7 +96,7 @@ class Weight:
         A stack has the rows of all its matrices. A view of the mapped file, unless numbers have to move.
         """
         num_rows = math.prod(self.shape[:-1]) if len(self.shape) > 1 else self.shape[0]
-        if self.format != self.source.format or self.transform.added:  # see `transformed`
+        if self.format != self.source.format or self.transform.changes_numbers:  # see `transformed`
             return self.float32().reshape(num_rows, -1).view(np.uint8)
         order, data = self.row_order, self.source.data
         if order is None and not self.transform.transposed:
@@ -115,6 +121,8 @@ class Weight:
             numbers = numbers[..., self.row_order] if self._has_vectors else numbers[..., self.row_order, :]
         if self.transform.added:
             numbers = numbers + np.float32(self.transform.added)
+        if self.transform.negated_exp:
+            numbers = -np.exp(numbers)
         return np.ascontiguousarray(numbers, np.float32).reshape(self.shape)
 
 
@@ -125,7 +133,7 @@ _ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}  # formats without blocks, whic
 
 def transformed(name: str, shape: tuple[int, ...], source: StoredTensor, transform: Transform = PLAIN) -> Weight:
     """A weight made of a stored tensor. It becomes float32 where the transform needs numbers and not only rows."""
-    needs_numbers = transform.added or (transform.transposed and source.format not in _ELEMENT_BYTES)
+    needs_numbers = transform.changes_numbers or (transform.transposed and source.format not in _ELEMENT_BYTES)
     return Weight(name, shape, "f32" if needs_numbers else source.format, source, transform)
 
 

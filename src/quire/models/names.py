@@ -77,13 +77,14 @@ class Stored:
     rows: RowRule | None = None
     transposed: bool = False
     added: float = 0.0
+    negated_exp: bool = False  # the weight is -exp of what is stored
     shape: tuple[str, ...] | None = None  # of these rows, where it is not the weight's: the numbers are the same
     bias: str | None = None  # full name of the bias in its layer, where it is not this name with `.bias`
     kind: str | None = None  # suffix of the tensor's name in this container alone; None: that of both
 
     def transform(self, sizes: Sizes) -> Transform:
         """For a weight of these sizes."""
-        return Transform(self.transposed, None if self.rows is None else self.rows(sizes), self.added)
+        return Transform(self.transposed, None if self.rows is None else self.rows(sizes), self.added, self.negated_exp)
 
 
 @dataclass(frozen=True, slots=True)

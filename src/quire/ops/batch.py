@@ -10,7 +10,7 @@ examples and tests.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,10 +26,31 @@ class RowPart(NamedTuple):
     start: int  # position of the first token; earlier tokens are already in the cache
     blocks: Sequence[int]  # the row's block table, long enough for the last token
     num_logits: int = 1  # logits are computed for this many of the last tokens
+    state: int | None = None  # slot of its state; None: that of its index in the step
+    windows: Sequence[Sequence[int]] = ()  # its block table in each window group
 
 
 def _no_triples() -> Array:
     return np.zeros((0, 3), np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTables:
+    """Where a window group keeps the tokens of a step: int32, like the fields of the batch with these names."""
+
+    slots: Array  # [T]
+    block_tables: Array  # [R, B] entries of blocks that no query of this step reads or writes are undefined
+    copies: Array = field(default_factory=_no_triples)  # [C, 3]
+
+
+@dataclass(frozen=True, slots=True)
+class StateSlots:
+    """Where the states of a step's rows are: int32. No row reads a slot that another row of the step writes."""
+
+    source: Array  # [R] the slot that a row's state is read from; -1: it begins with zeros
+    target: Array  # [R] the slot that it is written to after the row's last token; often the source
+    # [S, 2] index into the T tokens, slot: the state after that token is stored there too. Ascending by token.
+    saves: Array = field(default_factory=lambda: np.zeros((0, 2), np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +91,8 @@ class Batch:
     # [L] how many of the likeliest tokens to return beside the logits; empty: none. A device may leave them out.
     num_top: Array = field(default_factory=lambda: np.zeros(0, np.int32))
     draws: Draws | None = None  # None: the host samples every token. Only for a program that samples.
+    windows: tuple[WindowTables, ...] = ()  # of the window groups that the program was lowered with
+    states: StateSlots | None = None  # None: no layer has a state
 
     @classmethod
     def of(cls, parts: Sequence[RowPart], block_tokens: int) -> Batch:
@@ -79,6 +102,8 @@ class Batch:
         tables = np.zeros((len(parts), max((len(part.blocks) for part in parts), default=0)), np.int32)
         for row, part in enumerate(parts):
             tables[row, : len(part.blocks)] = part.blocks
+        own = np.array([row if part.state is None else part.state for row, part in enumerate(parts)], np.int32)
+        began = np.array([part.start > 0 for part in parts], np.bool_)
         row_of_token = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
         positions = _joined([np.arange(part.start, part.start + n) for part, n in zip(parts, counts, strict=True)])
         return cls(
@@ -90,7 +115,16 @@ class Batch:
             lengths=np.array([part.start + n for part, n in zip(parts, counts, strict=True)], np.int32),
             block_tables=tables,
             logits_at=_joined([np.arange(starts[r + 1] - p.num_logits, starts[r + 1]) for r, p in enumerate(parts)]),
+            windows=_window_tables(parts, row_of_token, positions, block_tokens),
+            states=StateSlots(np.where(began, own, -1).astype(np.int32), own),
         )
+
+    def in_window(self, index: int | None) -> Batch:
+        """The batch as the layers of a window group see it: with the slots and tables of that group."""
+        if index is None:
+            return self
+        group = self.windows[index]
+        return replace(self, slots=group.slots, block_tables=group.block_tables, copies=group.copies)
 
     def check(self, num_blocks: int, block_tokens: int) -> None:
         """Assert that the arrays are consistent; for tests and for debugging a device."""
@@ -108,6 +142,21 @@ class Batch:
         assert (np.diff(self.logits_at) > 0).all() and (self.logits_at < num_tokens).all()
         self._check_groups(block_tokens)
         self._check_draws()
+        self._check_states()
+
+    def _check_states(self) -> None:
+        if self.states is None:
+            return
+        source, target, saves = self.states.source, self.states.target, self.states.saves
+        num_rows = len(self.lengths)
+        assert len(source) == len(target) == num_rows and (target >= 0).all()
+        began = self.lengths > np.diff(self.starts)
+        assert ((source >= 0) == began).all(), "a state begins with zeros exactly where a text begins"
+        written = [*target.tolist(), *saves[:, 1].tolist()]
+        assert len(set(written)) == len(written), "two states would be written to the same slot"
+        others = [set(written) - {int(target[row])} for row in range(num_rows)]
+        assert all(int(source[row]) not in others[row] for row in range(num_rows)), "a row reads what another writes"
+        assert (np.diff(saves[:, 0]) >= 0).all() and (saves[:, 0] < len(self.token_ids)).all()
 
     def _check_draws(self) -> None:
         if self.draws is None:
@@ -130,6 +179,19 @@ class Batch:
             assert ((rows >= 0) & (rows < len(self.lengths))).all(), "a group names a row that does not exist"
             assert (depth <= -(-self.lengths[rows] // block_tokens)).all(), "a row has fewer blocks than it shares"
             assert (self.block_tables[rows, :depth] == self.block_tables[rows[0], :depth]).all()
+
+
+def _window_tables(
+    parts: Sequence[RowPart], row_of_token: Array, positions: Array, block_tokens: int
+) -> tuple[WindowTables, ...]:
+    groups = []
+    for tables_of_group in zip(*(part.windows for part in parts), strict=True):
+        tables = np.zeros((len(parts), max(map(len, tables_of_group))), np.int32)
+        for row, blocks in enumerate(tables_of_group):
+            tables[row, : len(blocks)] = blocks
+        slots = tables[row_of_token, positions // block_tokens] * block_tokens + positions % block_tokens
+        groups.append(WindowTables(slots.astype(np.int32), tables))
+    return tuple(groups)
 
 
 def _joined(arrays: Sequence[Array]) -> Array:

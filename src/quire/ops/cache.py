@@ -1,11 +1,13 @@
-"""State that outlives a step: what a layer declares (`PagedKV`, `Latent`) and the reference's arrays for it.
+"""What outlives a step: what a layer declares (`PagedKV`, `Latent`, `State`) and the reference's arrays for it.
 
 The array layout here is the reference's. A device chooses its own; only the output of attention must be the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,11 @@ class PagedKV:
     def vectors(self) -> tuple[int, ...]:
         """Sizes of what is stored as one: a KV format with blocks divides each by itself."""
         return (self.key_dim, self.value_dim)
+
+    @property
+    def reach(self) -> int | None:
+        """A query reads no token further back than this, its own included; None: all before it."""
+        return min((size for size in (self.window, self.chunk) if size is not None), default=None)
 
     def first_visible(self, position: int) -> int:
         """The first position that a query at `position` reads."""
@@ -92,6 +99,11 @@ class Latent:
         """Sizes of what is stored as one."""
         return (self.dim, self.rope_dim)
 
+    @property
+    def reach(self) -> int | None:
+        """A query reads all tokens before it."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class LatentCache:
@@ -116,11 +128,90 @@ class LatentCache:
             self.rows[target, :num_tokens] = self.rows[source, :num_tokens]
 
 
-CacheSpec = PagedKV | Latent
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a recurrent layer knows of a row's text: numbers of a fixed size, changed by every token. Always float32."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def values_per_token(self) -> int:
+        """Nothing is stored per token."""
+        return 0
+
+    @property
+    def vectors(self) -> tuple[int, ...]:
+        """Nothing is stored in a KV format."""
+        return ()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of one state."""
+        return 4 * prod(self.shape)
 
 
-def empty_cache(spec: CacheSpec, num_blocks: int, block_tokens: int) -> PagedCache | LatentCache:
+@dataclass(frozen=True, slots=True)
+class StateCache:
+    """The states of one layer, by slot. A row reads its state from one slot and writes it to that or another one."""
+
+    spec: State
+    slots: Array  # float32 [num_states, *shape]
+
+    def read(self, slot: int) -> Array:
+        """Return a copy of a state; of zeros for slot -1, before the first token."""
+        return np.zeros(self.spec.shape, np.float32) if slot < 0 else self.slots[slot].copy()
+
+    def write(self, slot: int, state: Array) -> None:
+        """Store a state."""
+        self.slots[slot] = state
+
+    def copy(self, copies: Array) -> None:
+        """Blocks are copied, and states never: a state is read from one slot and written to another."""
+
+
+CacheSpec = PagedKV | Latent | State
+ReferenceCache = PagedCache | LatentCache | StateCache
+
+
+def empty_cache(spec: CacheSpec, num_blocks: int, block_tokens: int, num_states: int = 0) -> ReferenceCache:
     """The reference's cache for a layer: zeros."""
     if isinstance(spec, PagedKV):
         return PagedCache.empty(spec, num_blocks, block_tokens)
+    if isinstance(spec, State):
+        return StateCache(spec, np.zeros((num_states, *spec.shape), np.float32))
     return LatentCache(spec, np.zeros((num_blocks, block_tokens, spec.values_per_token), np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowGroup:
+    """The layers whose queries read no further back than `window` tokens: they share block tables of their own."""
+
+    window: int
+    caches: tuple[int, ...]  # indices into Graph.caches
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroups:
+    """The caches of a graph, by how long their blocks are needed."""
+
+    tokens: tuple[int, ...]  # blocks of all tokens of a text: the batch's own tables
+    windows: tuple[WindowGroup, ...]  # blocks of the last tokens: the batch's `windows`, in this order
+    states: tuple[int, ...]  # a slot for each row: the batch's `states`
+
+    def window_of(self, cache: int) -> int | None:
+        """The index of a cache's group in `windows`; None: it is not in one."""
+        return next((at for at, group in enumerate(self.windows) if cache in group.caches), None)
+
+
+def window_sizes(specs: Sequence[CacheSpec], longest: int) -> tuple[int, ...]:
+    """The reaches, ascending, that are shorter than the longest text: their layers need not keep all tokens."""
+    reaches = {spec.reach for spec in specs if not isinstance(spec, State)}
+    return tuple(sorted(reach for reach in reaches if reach is not None and reach < longest))
+
+
+def cache_groups(specs: Sequence[CacheSpec], windows: Sequence[int] = ()) -> CacheGroups:
+    """Group the caches. `windows`: the reaches whose layers have block tables of their own; others keep all tokens."""
+    states = tuple(at for at, spec in enumerate(specs) if isinstance(spec, State))
+    paged = [(at, spec.reach) for at, spec in enumerate(specs) if not isinstance(spec, State)]
+    groups = tuple(WindowGroup(each, tuple(at for at, reach in paged if reach == each)) for each in windows)
+    return CacheGroups(tuple(at for at, reach in paged if reach not in windows), groups, states)

@@ -65,6 +65,31 @@ class CopyBlock(NamedTuple):
     num_tokens: int
 
 
+class TableChange(NamedTuple):
+    """New blocks in a row's table of a window group, from this place on. Entries before the window are not read."""
+
+    group: int  # index of the window group
+    row: int
+    first: int  # place in the table of the first of them
+    blocks: tuple[int, ...]
+
+
+class StateChange(NamedTuple):
+    """From this step on a row writes its state to `target`. In this step it is read from `source`."""
+
+    row: int
+    source: int  # a slot; -1: the state begins with zeros
+    target: int
+
+
+class SaveState(NamedTuple):
+    """Store a row's state after the token before `position`, which this step computes, in a slot too."""
+
+    row: int
+    position: int  # tokens of the row's text that the state has seen
+    slot: int
+
+
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
     """Rows whose block tables begin with the same `num_blocks` blocks. A row without a part in the step is ignored."""
@@ -84,6 +109,10 @@ class StepPlan:
     copies: tuple[CopyBlock, ...] = ()
     groups: tuple[SharedPrefix, ...] = ()
     num_tokens: int = 0
+    tables: tuple[TableChange, ...] = ()  # of window groups; tables of all tokens change by Part.new_blocks
+    window_copies: tuple[tuple[CopyBlock, ...], ...] = ()  # for each window group, if any has some
+    states: tuple[StateChange, ...] = ()
+    saves: tuple[SaveState, ...] = ()
 
 
 class TokenLogprobs(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.ops.cache import CacheSpec, Latent
+from quire.ops.cache import CacheSpec, PagedKV
 
 
 @dataclass(slots=True, eq=False)
@@ -91,4 +91,4 @@ class Caches:
 
 def _sizes(spec: CacheSpec) -> tuple[int, tuple[int, ...]]:
     """The heads of a layer, and the sizes of what is stored of each."""
-    return (1, (spec.values_per_token,)) if isinstance(spec, Latent) else (spec.num_heads, spec.vectors)
+    return (spec.num_heads, spec.vectors) if isinstance(spec, PagedKV) else (1, (spec.values_per_token,))
