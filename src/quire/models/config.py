@@ -178,6 +178,7 @@ def _windows(
         return tuple(FULL if window is None else SLIDING for window in windows), windows
     known = {FULL: None, "attention": None, SLIDING: window}
     known |= {CHUNKED: None} if "attention_chunk_size" in keys.read else {}  # the architecture reads its chunks
+    known |= dict.fromkeys(keys.layer_types)
     if unknown := set(kinds) - set(known):
         raise UnsupportedModel(f"layer_types has {', '.join(sorted(map(brief, unknown)))}, which is not supported.")
     if len(kinds) != num_layers:

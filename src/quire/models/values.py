@@ -91,13 +91,15 @@ class Values:
     def uniform_size(self, key: str, default: int | None = None, most: int = MAX_SIZE, least: int = 1) -> int:
         """Like `size`, or a number from `least` on; a list with one number per layer is accepted if all are equal.
 
-        If layers may differ in this key, return that of the first layer.
+        If layers may differ in this key, return that of the first layer where it is not 0.
         """
         value = self._given.get(key)
         if not isinstance(value, list | tuple):
             return self._required(key, default) if value is None else self._integer(key, value, least, most)
-        numbers = [self._integer(key, each, least, most) for each in value]
-        if not numbers or (len(set(numbers)) > 1 and key not in self._by_layer):
+        differs = key in self._by_layer
+        numbers = [self._integer(key, each, 0 if differs else least, most) for each in value]
+        numbers = [number for number in numbers if number] if differs else numbers
+        if not numbers or (len(set(numbers)) > 1 and not differs):
             raise UnsupportedModel(f"Layers that differ in '{self.shown(key)}' are not supported.")
         return numbers[0]
 
