@@ -326,6 +326,7 @@ void Program::check(const Step &s) const {
         require(c[2] >= 0 && c[2] <= bounds_.block_tokens, "copies: more tokens than a block has");
     }
     check_groups(s);
+    check_states(s);
     for (int i = 0; i < s.num_logits; ++i)
         require(s.num_top[i] >= 0 && s.num_top[i] <= std::min(s.max_top, vocab_),
                 "num_top: more than the vocabulary or the output arrays hold");
@@ -419,6 +420,7 @@ void Program::fill_row_tables(const Step &s) {
 void Program::prepare(const Step &step) {
     cut_queries(step);
     if (!row_caches_.empty()) fill_row_tables(step);
+    if (!states_.empty()) find_saves(step);
     for (int i = static_cast<int>(scratch_.size()); i < pool_->size(); ++i)
         scratch_.push_back(take(sizeof(float) * scratch_floats_));
     for (auto &instruction : instructions_) instruction->prepare(step, pool_->size());
