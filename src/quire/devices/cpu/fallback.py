@@ -23,7 +23,7 @@ Array = NDArray[Any]
 logger = logging.getLogger("quire.devices.cpu")
 
 
-def reference(graph: Graph, weights: Weights, limits: Limits) -> Interpreter:
+def interpreter_for(graph: Graph, weights: Weights, limits: Limits) -> Interpreter:
     """Return an interpreter with the caches that these limits ask for."""
     blocks_of = {each.window: each.num_blocks for each in limits.windows}
     return Interpreter(graph, weights, limits.num_blocks, limits.block_tokens, windows=blocks_of)

@@ -14,7 +14,7 @@ from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 
 from .buffers import BufferSlice
-from .fallback import Fallback, reference
+from .fallback import Fallback, interpreter_for
 from .variant_choice import VariantChoice
 
 Array = NDArray[Any]
@@ -101,7 +101,7 @@ class ReferenceProgram:
     """The interpreter as a Program."""
 
     def __init__(self, graph: Graph, weights: Weights, limits: Limits) -> None:
-        self._interpreter = reference(graph, weights, limits)
+        self._interpreter = interpreter_for(graph, weights, limits)
         self._limits = limits
 
     @property
