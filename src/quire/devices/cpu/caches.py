@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 from quire.devices.base import Limits
 from quire.graph.graph import Graph, Node
-from quire.ops.cache import Latent, State
+from quire.ops.cache import Latent, State, cache_groups
+
+ALL_TOKENS = 0  # the group of caches that keep all tokens
 
 
 class StateLayout(NamedTuple):
@@ -18,15 +20,18 @@ class StateLayout(NamedTuple):
 
 
 def add_caches(program: Any, graph: Graph, limits: Limits) -> None:
-    """Add the cache of every layer, in their order."""
+    """Add the window groups, then the cache of every layer, in their order."""
+    groups = cache_groups(graph.caches, [each.window for each in limits.windows])
+    numbers = [program.window(*each) for each in limits.windows]
     for index, spec in enumerate(graph.caches):
         if isinstance(spec, State):
             program.states(num_states(limits), *state_layout(graph, index, spec))
         elif isinstance(spec, Latent):
             program.latent_cache(limits.kv_dtype, spec.dim, spec.rope_dim)
         else:
-            dims = (spec.num_heads, spec.key_dim, spec.value_dim)
-            program.cache(limits.kv_dtype, *dims, spec.window or 0, spec.chunk or 0)
+            at = groups.window_of(index)
+            reads = (spec.num_heads, spec.key_dim, spec.value_dim, spec.window or 0, spec.chunk or 0)
+            program.cache(limits.kv_dtype, *reads, ALL_TOKENS if at is None else numbers[at])
 
 
 def state_layout(graph: Graph, cache: int, spec: State) -> StateLayout:
