@@ -40,6 +40,7 @@ from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruc
 from .latent import lower_latent
 from .linear import Multiplies, Prefetches
 from .plain import EmbedPositions, Map, Multiply, Normalize, ProductColumns, Rotate, ScaleByPosition, SplitProduct
+from .recurrent import lower_decay, lower_recurrent
 from .values import SUMS, HeldValues
 from .weights import Placer
 
@@ -213,6 +214,15 @@ def _attention_bidirectional(lowering: Lowering, node: Node) -> Instruction:
     return lower_bidirectional(node, lowering.placer)
 
 
+def _recurrent(lowering: Lowering, node: Node) -> Instruction:
+    """short_conv, delta_rule and state_scan."""
+    return lower_recurrent(node, lowering.graph, lowering.placer, lowering.caches)
+
+
+def _log_decay(lowering: Lowering, node: Node) -> Instruction:
+    return lower_decay(node, lowering.placer)
+
+
 # --- fused ops
 
 
@@ -302,6 +312,8 @@ EMIT: dict[str, Emit] = {
     **dict.fromkeys(("attention", "attention_shared"), _attention),
     "attention_latent": _attention_latent,
     "attention_bidirectional": _attention_bidirectional,
+    **dict.fromkeys(("short_conv", "delta_rule", "state_scan"), _recurrent),
+    "log_decay": _log_decay,
     "qkv_attention": _qkv_attention,
     **dict.fromkeys(("gated_linear", "normed_gated_linear"), _gated_linear),
     "linear_split": _linear_split,
