@@ -1,4 +1,4 @@
-"""Compiles the kernels of recurrent layers for Hopper; needs no GPU. A program of its own: the interpreter must be off."""
+"""Compiles the kernels of recurrent layers for Hopper; needs no GPU. A program: the interpreter must be off."""
 
 from __future__ import annotations
 

@@ -67,10 +67,11 @@ def arguments(name: str, batch: Batch, dtype: str = "f32", seed: int = 0, spec: 
         width = heads * (key_dim if name == "delta_channel" else 1)
         q, k = noise(num_tokens, num_heads * key_dim), noise(num_tokens, num_heads * key_dim)
         k[1:] = k[:-1] * 0.5 + k[1:]  # neighbours are alike: much of a change depends on the one before
-        decay = -np.abs(noise(num_tokens, width)) * np.tile(np.exp(3 * rng.standard_normal(width)), 1)
+        decay = -np.abs(noise(num_tokens, width)) * np.exp(3 * rng.standard_normal(width)).astype(np.float32)
+        beta = rng.random((num_tokens, heads), np.float32)
         return {
             "q": q, "k": round_to(k, dtype), "v": noise(num_tokens, heads * value_dim),
-            "decay": round_to(decay.astype(np.float32), dtype), "beta": round_to(rng.random((num_tokens, heads), np.float32), dtype),
+            "decay": round_to(decay, dtype), "beta": round_to(beta, dtype),
             "cache": cache(DELTA), "batch": batch, "num_heads": num_heads, "scale": key_dim**-0.5, "eps": 1e-6,
         }  # fmt: skip
     heads, dim, size = (spec or (MAMBA if name == "mamba" else SCAN)).shape

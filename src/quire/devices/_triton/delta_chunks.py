@@ -3,7 +3,7 @@
 What a token changes in the state depends on the changes of the tokens before it in its chunk: with g the sum of decays
 from the chunk's first token on, k keys of unit length, and S the state before the chunk,
 
-    change_i + beta_i * sum over j < i of (k_i · k_j) * exp(g_i - g_j) * change_j  =  beta_i * (v_i - exp(g_i) * k_i · S)
+    change_i + beta_i * sum over j < i of (k_i · k_j) * exp(g_i - g_j) * change_j = beta_i * (v_i - exp(g_i) * k_i · S)
 
 The left side is a unit lower triangular matrix. It does not depend on S, so that all chunks are inverted at once
 (`_invert_chunks`); then one kernel walks over the chunks of each row (`_delta_chunks`). All exponents are at most 0.
@@ -38,10 +38,10 @@ def tokens_of(chunks, item):
 
 @triton.jit
 def tile(x, token, is_token, stride, first, SIZE: tl.constexpr, PADDED: tl.constexpr):
-    """Load `SIZE` columns of some tokens, from the column `first` on, in float32."""
+    """Load `SIZE` columns of some tokens, from the column `first` on."""
     column = tl.arange(0, PADDED)
     mask = is_token[:, None] & (column < SIZE)[None, :]
-    return tl.load(x + token[:, None] * stride + first + column[None, :], mask=mask, other=0.0).to(tl.float32)
+    return tl.load(x + token[:, None] * stride + first + column[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
@@ -58,6 +58,7 @@ def _lengths(x, eps, IS_UNIT: tl.constexpr):
     """The factor that gives every vector unit length."""
     factor = tl.full([x.shape[0]], 1.0, tl.float32)
     if IS_UNIT:
+        x = x.to(tl.float32)
         factor = 1.0 / tl.sqrt(tl.sum(x * x, 1) + eps)
     return factor
 
@@ -96,7 +97,7 @@ def _place(token, head, HEADS: tl.constexpr):
 def _invert_chunks(
     q, k, decay, beta, chunks, inverses, scores, factors, num_tokens, q_stride, k_stride, decay_stride, beta_stride,
     scale, eps, HEADS: tl.constexpr, GROUP: tl.constexpr, KEY: tl.constexpr, KEY_PADDED: tl.constexpr,
-    IS_UNIT: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr, CHAINED: tl.constexpr,
+    IS_UNIT: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Of one chunk and head: the inverse, and how much every query reads of every change."""
     head = tl.program_id(1)
@@ -114,7 +115,7 @@ def _invert_chunks(
     lower = tl.where(at[:, None] > at[None, :], lower, 0.0)
     score = tl.dot(query, turned, input_precision=PRECISION) * kept * of_query[:, None]
     place = _place(token, head, HEADS)
-    tl.store(inverses + place, _invert(lower, EXACT), mask=is_token[:, None])
+    tl.store(inverses + place, _invert(lower, PRECISION), mask=is_token[:, None])
     tl.store(scores + place, score.to(scores.dtype.element_ty), mask=is_token[:, None])
     one, all_factors = token * HEADS + head, num_tokens.to(tl.int64) * HEADS
     since = tl.exp(tl.cumsum(rates, 0))
@@ -141,12 +142,13 @@ def _score_parts(
     is_mine = mine < end
     keys = head // GROUP * KEY
     # tokens before these, with what is left of them at the first of these
-    before = tile(decay, token, is_token & (at < first), decay_stride, head * KEY, KEY, KEY_PADDED)
-    earlier = tile(k, token, is_token & (at < first), k_stride, keys, KEY, KEY_PADDED)
+    is_before = is_token & (at < first)
+    before = tile(decay, token, is_before, decay_stride, head * KEY, KEY, KEY_PADDED).to(tl.float32)
+    earlier = tile(k, token, is_before, k_stride, keys, KEY, KEY_PADDED).to(tl.float32)
     left = earlier * _lengths(earlier, eps, IS_UNIT)[:, None] * tl.exp(tl.cumsum(before, 0, reverse=True) - before)
-    sums = tl.cumsum(tile(decay, mine, is_mine, decay_stride, head * KEY, KEY, KEY_PADDED), 0)
-    key = tile(k, mine, is_mine, k_stride, keys, KEY, KEY_PADDED)
-    query = tile(q, mine, is_mine, q_stride, keys, KEY, KEY_PADDED)
+    sums = tl.cumsum(tile(decay, mine, is_mine, decay_stride, head * KEY, KEY, KEY_PADDED).to(tl.float32), 0)
+    key = tile(k, mine, is_mine, k_stride, keys, KEY, KEY_PADDED).to(tl.float32)
+    query = tile(q, mine, is_mine, q_stride, keys, KEY, KEY_PADDED).to(tl.float32)
     key *= _lengths(key, eps, IS_UNIT)[:, None]
     query *= (_lengths(query, eps, IS_UNIT) * scale)[:, None]
     turned, kept = tl.trans(left), tl.exp(sums)
@@ -166,13 +168,13 @@ def _score_parts(
 
 
 @triton.jit
-def _invert_stored(chunks, inverses, HEADS: tl.constexpr, EXACT: tl.constexpr, CHAINED: tl.constexpr):
+def _invert_stored(chunks, inverses, HEADS: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr):
     """Invert the triangular matrix of one chunk and head in place."""
     token, is_token, _ = tokens_of(chunks, tl.program_id(0))
     place = _place(token, tl.program_id(1), HEADS)
     follow(CHAINED)
     lower = tl.load(inverses + place, mask=is_token[:, None], other=0.0)
-    tl.store(inverses + place, _invert(lower, EXACT), mask=is_token[:, None])
+    tl.store(inverses + place, _invert(lower, PRECISION), mask=is_token[:, None])
 
 
 @triton.jit
@@ -201,28 +203,28 @@ def _delta_chunks(
         value = tl.load(v + token[:, None] * v_stride + head * VALUE + column[None, :], mask=is_cell, other=0.0)
         share = tl.load(beta + token * beta_stride + head, mask=is_token, other=0.0).to(tl.float32)
         inverse = tl.load(inverses + _place(token, head, HEADS), mask=is_token[:, None], other=0.0)
-        score = tl.load(scores + _place(token, head, HEADS), mask=is_token[:, None], other=0.0).to(tl.float32)
+        score = tl.load(scores + _place(token, head, HEADS), mask=is_token[:, None], other=0.0)
+        rounded = state.to(key.dtype)
         if BY_CHANNEL:
-            rates = tile(decay, token, is_token, decay_stride, head * KEY, KEY, KEY_PADDED)
+            rates = tile(decay, token, is_token, decay_stride, head * KEY, KEY, KEY_PADDED).to(tl.float32)
             kept = tl.exp(tl.cumsum(rates, 0))
-            key *= _lengths(key, eps, IS_UNIT)[:, None]
-            query *= (_lengths(query, eps, IS_UNIT) * scale)[:, None]
-            known = tl.dot(key * kept, state, input_precision=PRECISION)
-            answer = tl.dot(query * kept, state, input_precision=PRECISION)
-            key *= tl.exp(tl.cumsum(rates, 0, reverse=True) - rates)
+            of_key, of_query = _lengths(key, eps, IS_UNIT), _lengths(query, eps, IS_UNIT) * scale
+            known = tl.dot((key * kept).to(key.dtype), rounded, input_precision=PRECISION) * of_key[:, None]
+            answer = tl.dot((query * kept).to(key.dtype), rounded, input_precision=PRECISION) * of_query[:, None]
+            key = (key * tl.exp(tl.cumsum(rates, 0, reverse=True) - rates)).to(key.dtype)
+            left = of_key
             state *= tl.exp(tl.sum(rates, 0))[:, None]
         else:
             one, all_factors = token * HEADS + head, num_tokens.to(tl.int64) * HEADS
             of_known = tl.load(factors + all_factors + one, mask=is_token, other=0.0)
             of_answer = tl.load(factors + 2 * all_factors + one, mask=is_token, other=0.0)
             left = tl.load(factors + 3 * all_factors + one, mask=is_token, other=0.0)
-            known = tl.dot(key, state, input_precision=PRECISION) * of_known[:, None]
-            answer = tl.dot(query, state, input_precision=PRECISION) * of_answer[:, None]
-            key *= left[:, None]
+            known = tl.dot(key, rounded, input_precision=PRECISION) * of_known[:, None]
+            answer = tl.dot(query, rounded, input_precision=PRECISION) * of_answer[:, None]
             state *= tl.load(factors + (end - 1).to(tl.int64) * HEADS + head)
         change = tl.dot(inverse, (value.to(tl.float32) - known) * share[:, None], input_precision=PRECISION)
-        answer = tl.dot(score, change, answer, input_precision=PRECISION)
-        state = tl.dot(tl.trans(key), change, state, input_precision=PRECISION)
+        answer = tl.dot(score, change.to(score.dtype), answer, input_precision=PRECISION)
+        state = tl.dot(tl.trans(key), (change * left[:, None]).to(key.dtype), state, input_precision=PRECISION)
         to_out = out + (token * HEADS + head)[:, None] * VALUE + column[None, :]
         tl.store(to_out, answer.to(out.dtype.element_ty), mask=is_cell)
         save = tl.load(saves + end - 1).to(tl.int64)
@@ -242,18 +244,17 @@ def delta_chunks(tokens: DeltaInputs, rule: DeltaRule, states: Tensor, rows: Sta
     scores = torch.empty((num_tokens, rule.heads, CHUNK), dtype=out.dtype, device=device)
     factors = torch.empty((0 if rule.by_channel else NUM_FACTORS, num_tokens, rule.heads), device=device)
     constants: dict[str, Any] = rule.constants | {"PRECISION": "ieee" if is_float32 else "tf32"}
-    exact = {"EXACT": "ieee" if is_float32 else "tf32x3"}
     of_scores = {name: constants[name] for name in ("HEADS", "GROUP", "KEY", "KEY_PADDED", "IS_UNIT", "PRECISION")}
     read = (tokens.q, tokens.k, tokens.decay, tokens.beta)
     strides, numbers = tuple(each.stride(0) for each in read), (rule.scale, rule.eps or 0.0)
     if rule.by_channel:
         args = (*read, rows.chunks, inverses, scores, *strides, *numbers)
         launch(_score_parts, (num_chunks, rule.heads, PARTS.value), args, of_scores, LaunchShape(8, 1))
-        constant = {"HEADS": rule.heads, **exact}
-        launch(_invert_stored, (num_chunks, rule.heads), (rows.chunks, inverses), constant, LaunchShape(4, 1))
+        constant = {name: constants[name] for name in ("HEADS", "PRECISION")}
+        launch(_invert_stored, (num_chunks, rule.heads), (rows.chunks, inverses), constant, LaunchShape(8, 1))
     else:
         args = (*read, rows.chunks, inverses, scores, factors, num_tokens, *strides, *numbers)
-        launch(_invert_chunks, (num_chunks, rule.heads), args, of_scores | exact, LaunchShape(4, 1))
+        launch(_invert_chunks, (num_chunks, rule.heads), args, of_scores, LaunchShape(8, 1))
     args = (
         *tokens, states, rows.source, rows.target, rows.saves, rows.chunks, rows.scans, inverses, scores, factors, out,
         num_tokens, *tokens.strides, *numbers,

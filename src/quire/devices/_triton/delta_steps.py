@@ -106,7 +106,9 @@ def _delta_steps(
         tl.store(states + to * HEADS * KEY * VALUE + place, state, mask=is_there)
 
 
-def delta_steps(tokens: DeltaInputs, rule: DeltaRule, states: Tensor, rows: StateRows, out: Tensor, longest: int) -> None:
+def delta_steps(
+    tokens: DeltaInputs, rule: DeltaRule, states: Tensor, rows: StateRows, out: Tensor, longest: int
+) -> None:
     """Compute the rows of up to `longest` tokens into `out` [T, heads * value_dim].
 
     states: float32 [slots, heads, key_dim, value_dim].

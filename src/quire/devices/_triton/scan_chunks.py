@@ -47,7 +47,6 @@ def _scan_chunks(
         token, is_token, end = tokens_of(chunks, item)
         is_cell = is_token[:, None] & is_line[None, :]
         numbers = tl.load(x + token[:, None] * x_stride + head * DIM + line[None, :], mask=is_cell, other=0.0)
-        numbers = numbers.to(tl.float32)
         of_b = tile(b, token, is_token, b_stride, head // GROUP * SIZE, SIZE, SIZE_PADDED)
         of_c = tile(c, token, is_token, c_stride, head // GROUP * SIZE, SIZE, SIZE_PADDED)
         step = tl.load(dt + token * dt_stride + head, mask=is_token, other=0.0).to(tl.float32)
@@ -57,14 +56,16 @@ def _scan_chunks(
         rates = step * one_rate
         score = tl.dot(of_c, tl.trans(of_b), input_precision=PRECISION)
         score *= kept_between(rates) * step[None, :]
-        answer = tl.dot(of_c, tl.trans(state), input_precision=PRECISION) * tl.exp(tl.cumsum(rates, 0))[:, None]
-        answer = tl.dot(score, numbers, answer, input_precision=PRECISION)
+        rounded = tl.trans(state.to(of_c.dtype))
+        answer = tl.dot(of_c, rounded, input_precision=PRECISION) * tl.exp(tl.cumsum(rates, 0))[:, None]
+        answer = tl.dot(score.to(numbers.dtype), numbers, answer, input_precision=PRECISION)
         if HAS_SKIP:
             answer += numbers * tl.load(skip + head)
         to_out = out + token[:, None] * HEADS * DIM + head * DIM + line[None, :]
         tl.store(to_out, answer.to(out.dtype.element_ty), mask=is_cell)
-        left = of_b * (step * tl.exp(tl.cumsum(rates, 0, reverse=True) - rates))[:, None]
-        state = tl.dot(tl.trans(numbers), left, state * tl.exp(tl.sum(rates)), input_precision=PRECISION)
+        left = numbers * (step * tl.exp(tl.cumsum(rates, 0, reverse=True) - rates))[:, None]
+        left = tl.trans(left.to(of_b.dtype))
+        state = tl.dot(left, of_b, state * tl.exp(tl.sum(rates)), input_precision=PRECISION)
         save = tl.load(saves + end - 1).to(tl.int64)
         if save >= 0:
             tl.store(states + save * HEADS * DIM * SIZE + place, state, mask=is_there)

@@ -136,5 +136,5 @@ def scan_steps(tokens: ScanInputs, scan: StateScan, states: Tensor, rows: StateR
         *tokens, scan.rate, scan.bias, scan.skip, states, rows.source, rows.target, rows.starts, rows.saves, out,
         *tokens.strides, scan.low, scan.high, longest,
     )  # fmt: skip
-    warps = min(max(channels * constants["SIZE_PADDED"] // 1024, 1), 8)
+    warps = min(max(channels * constants["SIZE_PADDED"] // 512, 1), 8)
     launch(_scan_steps, (len(rows.source), triton.cdiv(num_channels, channels)), args, constants, LaunchShape(warps, 1))

@@ -102,6 +102,6 @@ def short_conv(
     launch(_short_conv, (triton.cdiv(num_tokens, tokens), num_blocks), args, constants, SHAPE)
     if not is_decode:
         constants = {"DIM": dim, "TAPS": taps, "COLUMNS": COLUMNS}
-        args = (x, states, rows.source, rows.target, rows.starts, x.stride(0))
-        launch(_write_states, (len(rows.source), num_blocks), args, constants, SHAPE)
+        read = (x, states, rows.source, rows.target, rows.starts, x.stride(0))
+        launch(_write_states, (len(rows.source), num_blocks), read, constants, SHAPE)
     return out

@@ -71,7 +71,7 @@ class StateRows(NamedTuple):
             views.append(buffer[at : at + length])
             at += aligned(length)
         *flat, chunks, scans = views
-        return cls(*flat, chunks.reshape(-1, CHUNK_FIELDS), scans.reshape(-1, SCAN_FIELDS)), at
+        return cls._make([*flat, chunks.reshape(-1, CHUNK_FIELDS), scans.reshape(-1, SCAN_FIELDS)]), at
 
     def fill(self, batch: Batch, chunks: Chunks, spare: int) -> None:
         """Write a step. Rows of padding have one token each, begin with zeros and write to the slot `spare`."""

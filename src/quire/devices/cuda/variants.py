@@ -60,6 +60,7 @@ class InstructionList:
         writes = (
             i
             for i, each in enumerate(self.instructions)
-            if isinstance(each, (Attend, AttendLatent, *WRITE_STATES)) or (isinstance(each, AttendCache) and each.writes)
+            if isinstance(each, (Attend, AttendLatent, *WRITE_STATES))
+            or (isinstance(each, AttendCache) and each.writes)
         )
         return 1 + max(writes, default=-1)
