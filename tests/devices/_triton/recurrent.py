@@ -25,8 +25,8 @@ from quire.ops.registry import Op, find_op, round_to
 from tests.ops.encoded_tensor import EncodedTensor
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-DELTA = State((4, 32, 48))  # heads, key_dim, value_dim; two key heads
-SCAN = State((4, 24, 32))  # heads, dim, size; two groups
+DELTA = State((2, 24, 40))  # heads, key_dim, value_dim; one key head
+SCAN = State((2, 24, 20))  # heads, dim, size; two groups
 MAMBA = State((70, 1, 16))  # every channel is a head
 CONV = State((150, 3))
 

@@ -260,4 +260,4 @@ def delta_chunks(tokens: DeltaInputs, rule: DeltaRule, states: Tensor, rows: Sta
         num_tokens, *tokens.strides, *numbers,
     )  # fmt: skip
     grid = (len(rows.scans), rule.heads, triton.cdiv(rule.value_dim, rule.columns))
-    launch(_delta_chunks, grid, args, constants, LaunchShape(4, 1))
+    launch(_delta_chunks, grid, args, constants, LaunchShape(8, 1))
