@@ -17,6 +17,7 @@ MAX_LAYERS = 1 << 12
 MAX_HEAD_DIM = 1 << 14
 TINY, HUGE = 1e-30, 1e30  # bounds of real numbers, beyond which computations may overflow
 MAX_SHOWN = 60  # characters of a value in a message
+_INFINITY = {"__float__": "Infinity"}
 
 
 class Values:
@@ -53,6 +54,10 @@ class Values:
     def size_or_none(self, key: str, most: int = MAX_SIZE) -> int | None:
         """Like `size`; None if the key is left out."""
         return self._integer(key, self._given[key], 1, most) if key in self else None
+
+    def size_unless_auto(self, key: str) -> int | None:
+        """Like `size_or_none`; None also if the value is "auto"."""
+        return None if self._given.get(key) == "auto" else self.size_or_none(key)
 
     def integer(self, key: str) -> int:
         """A whole number that may be 0. The key is required."""
@@ -126,6 +131,18 @@ class Values:
         if len(found) != num_layers or None in found:
             raise self.refusal(key, f"a list of {num_layers} numbers, one for each layer")
         return tuple(each for each in found if each is not None)
+
+    def limits(self, key: str) -> tuple[float, float]:
+        """Two numbers from 0 on, of which the second may be infinite; 0 and infinity if the key is left out.
+
+        JSON has no infinity: transformers writes an object in its place.
+        """
+        value = self._given[key] if key in self else (0.0, math.inf)
+        ends = value if isinstance(value, list | tuple) and len(value) == 2 else (None, None)
+        low, high = _finite(ends[0]), math.inf if ends[1] in (math.inf, _INFINITY) else _finite(ends[1])
+        if low is None or high is None or not 0 <= low < high:
+            raise self.refusal(key, "a list of two numbers from 0 on, the smaller one first")
+        return low, high
 
     def number(self, key: str, default: float | None = None, *, above: float = 0.0) -> float:
         """A number greater than `above`, neither huge nor tiny."""
