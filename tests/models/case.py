@@ -31,6 +31,7 @@ class Case:
     min_tokens: int = 1  # transformers computes shorter texts with other factors of rope
     max_tokens: int = 1 << 30  # transformers rounds numbers of longer texts
     in_gguf: bool = True  # False: GGUF has no key for a property of this case
+    as_saved: bool = False  # transformers writes other tensors than it has in memory
 
 
 Config = Any  # of transformers
