@@ -32,10 +32,10 @@ CONFIG = LLAMA_CONFIG.override(
 NAMES = attention_in_some(LLAMA_NAMES).but(
     {
         **mamba2_names("mamba", has_recurrence),
-        "mlp.norm": TensorName("pre_ff_layernorm", None, ("hidden",)),
+        "mlp.norm": TensorName("pre_ff_layernorm", "ffn_norm", ("hidden",)),
         **{f"mlp.{word}": replace(LLAMA_NAMES.entries[f"mlp.{word}"], safetensors=f"feed_forward.{word}_proj")
            for word in ("gate", "up", "down")},
-        "norm": TensorName("model.final_layernorm", None, ("hidden",)),
+        "norm": TensorName("model.final_layernorm", "output_norm", ("hidden",)),
     }
 )  # fmt: skip
 
