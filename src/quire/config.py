@@ -37,6 +37,10 @@ class CacheConfig:
     )
     memory_share: float = setting(0.9, "Share of the device's memory that the engine may use.", low=0.01, high=1)
     session_ttl: float = setting(1800.0, "Seconds that an idle session keeps its last context in the cache.", low=0)
+    check_states: bool = setting(
+        False,
+        "For debugging models with recurrent layers: fail a request that would continue from another text's state.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,6 @@ class Session:
         self._free = [int(block) for block in np.random.default_rng(seed).permutation(num_blocks)]
         self._tables: dict[str, list[int]] = {}
         self._computed: dict[str, int] = {}
-        self._slots: dict[str, int] = {}  # of the states
 
     def step(self, chunks: Mapping[str, Sequence[int]]) -> dict[str, np.ndarray]:
         """Append a chunk to each text; return logits [len(chunk), vocab] by text."""
@@ -229,8 +228,8 @@ class Session:
             while len(table) * BLOCK < start + len(chunk):
                 table.append(self._free.pop())
             self._computed[text] = start + len(chunk)
-            slot = self._slots.setdefault(text, len(self._slots))
-            parts.append(RowPart(chunk, start, list(table), num_logits=len(chunk), state=slot))
+            state = list(self._tables).index(text)
+            parts.append(RowPart(chunk, start, list(table), num_logits=len(chunk), state=state))
         batch = Batch.of(parts, BLOCK)
         batch.check(self.num_blocks, BLOCK)
         logits = self.interpreter.run(batch)
