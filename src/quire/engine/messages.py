@@ -18,6 +18,7 @@ the text side decodes them and does not know the engine.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from quire.config import Config
 from quire.observe.histogram import EMPTY_HISTOGRAM, HistogramValue
@@ -123,6 +124,14 @@ class Loading:
     seconds: float  # since the start
 
 
+class WindowCache(NamedTuple):
+    """The KV blocks of the layers that read no further back than `window` tokens."""
+
+    window: int
+    num_blocks: int
+    block_bytes: int  # of one block, over these layers
+
+
 @dataclass(frozen=True, slots=True)
 class Ready:
     """The engine accepts requests. Has what it measured and decided while loading."""
@@ -135,9 +144,18 @@ class Ready:
     block_tokens: int
     seconds: float  # that loading took
     most_blocks: int = 0  # the most that Resize allows: address space is reserved for so many
-    block_bytes: int = 0  # of one KV block, over all layers
+    block_bytes: int = 0  # of one KV block, over the layers that keep all tokens
     weight_bytes: int = 0  # beside KV blocks: weights and the largest buffers
     kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # see devices.base.ReportsKernels
+    windows: tuple[WindowCache, ...] = ()  # layers that keep the tokens of a window; these blocks are not resized
+    num_states: int = 0  # of running requests, and checkpoints
+    state_bytes: int = 0  # of one of them, over the recurrent layers
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of the caches that keep their size: window groups and states."""
+        windows = sum(each.num_blocks * each.block_bytes for each in self.windows)
+        return windows + self.num_states * self.state_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +182,15 @@ class Cancelled:
     found: bool
 
 
+class WindowCounters(NamedTuple):
+    """Blocks of one window group by state."""
+
+    window: int
+    num_free: int
+    num_held: int
+    num_cached: int
+
+
 @dataclass(frozen=True, slots=True)
 class Counters:
     """What the engine has done since its start, and what it holds now."""
@@ -187,6 +214,10 @@ class Counters:
     num_free_blocks: int = 0
     num_held_blocks: int = 0
     num_cached_blocks: int = 0
+    windows: tuple[WindowCounters, ...] = ()  # in the order of Ready.windows
+    num_states: int = 0
+    num_free_states: int = 0
+    num_checkpoints: int = 0  # states from which requests can resume
     num_sessions: int = 0
     queried_tokens: int = 0  # prompt tokens looked up in the prefix tree
     hit_tokens: int = 0
