@@ -54,6 +54,10 @@ class CacheConfig:
         low=0,
     )
     session_ttl: float = setting(1800.0, "Seconds that an idle session keeps its last context in the cache.", low=0)
+    check_states: bool = setting(
+        False,
+        "For debugging models with recurrent layers: fail a request that would continue from another text's state.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

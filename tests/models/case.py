@@ -80,10 +80,10 @@ def base_keys(c: Config) -> Keys:
     layer_eps = next((getattr(c, key) for key in ("layer_norm_eps", "layer_norm_epsilon") if hasattr(c, key)), None)
     keys = {
         "block_count": c.num_hidden_layers,
-        "context_length": c.max_position_embeddings,
+        "context_length": getattr(c, "max_position_embeddings", None),
         "embedding_length": c.hidden_size,
         "feed_forward_length": getattr(c, "intermediate_size", None),
-        "attention.head_count": c.num_attention_heads,
+        "attention.head_count": getattr(c, "num_attention_heads", None),
         "attention.head_count_kv": getattr(c, "num_key_value_heads", None),
         "attention.layer_norm_rms_epsilon": eps,
         "attention.layer_norm_epsilon": layer_eps if eps is None else None,

@@ -127,9 +127,12 @@ def random_model(kind: str, config: Any, seed: int) -> Any:
     stored = model.state_dict()
     buffers = [buffer for name, buffer in model.named_buffers() if name in stored]
     with torch.no_grad():
-        for tensor in model.parameters():
+        for name, tensor in model.named_parameters():
             noise = torch.randn(tensor.shape, generator=generator)
-            tensor.copy_(noise * 0.25 if tensor.dim() > 1 else 1.0 + 0.3 * noise)
+            if name.endswith("A_log"):
+                tensor.copy_(noise - 3.0)  # states that last for dozens of tokens
+            else:
+                tensor.copy_(noise * 0.25 if tensor.dim() > 1 else 1.0 + 0.3 * noise)
         for buffer in buffers:
             if buffer.is_floating_point():
                 noise = 0.3 * torch.randn(buffer.shape, generator=generator).to(buffer.dtype)
@@ -223,7 +226,8 @@ class Session:
             while len(table) * BLOCK < start + len(chunk):
                 table.append(self._free.pop())
             self._computed[text] = start + len(chunk)
-            parts.append(RowPart(chunk, start, list(table), num_logits=len(chunk)))
+            state = list(self._tables).index(text)
+            parts.append(RowPart(chunk, start, list(table), num_logits=len(chunk), state=state))
         batch = Batch.of(parts, BLOCK)
         batch.check(self.num_blocks, BLOCK)
         logits = self.interpreter.run(batch)

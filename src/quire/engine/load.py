@@ -72,7 +72,7 @@ def build_engine(
     if isinstance(checkpoint, Checkpoint):
         checkpoint.release_pages()
     vocab_size = model.config.vocab_size
-    runner = Runner(program, limits, vocab_size)
+    runner = Runner(program, limits, vocab_size, config.cache.check_states)
     cache = KVCache(limits.num_blocks, limits.block_tokens, config.cache.session_ttl)
     scheduler = Scheduler(cache, config.scheduler)
     cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)

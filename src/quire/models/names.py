@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -56,6 +57,15 @@ def part_of_groups(index: int, groups: str, *rows: str) -> RowRule:
         begin, width = sum(widths[:index]), widths[index]
         starts = np.arange(num_groups) * sum(widths) + begin
         return (starts[:, None] + np.arange(width)).reshape(-1)
+
+    return order
+
+
+def joined(*rules: RowRule) -> RowRule:
+    """The rows of several rules, one after the other."""
+
+    def order(sizes: Sizes) -> Array:
+        return np.concatenate([rule(sizes) for rule in rules])
 
     return order
 
@@ -375,7 +385,10 @@ def _handle(each: _Expected, tensor: StoredTensor, shape: tuple[int, ...]) -> We
     if tuple(tensor.shape) != shape:
         found, expected = format_shape(tuple(tensor.shape)), format_shape(shape)
         raise BadCheckpoint(f"The tensor {each.tensor} is {found}; by the configuration it must be {expected}.")
-    return transformed(each.name, each.shape, tensor, each.transform)
+    rows = each.transform.rows
+    is_in_order = rows is not None and math.prod(each.shape) == math.prod(shape) and bool((np.diff(rows) == 1).all())
+    transform = replace(each.transform, rows=None) if is_in_order else each.transform
+    return transformed(each.name, each.shape, tensor, transform)
 
 
 def _summary(names: list[str], most: int = 5) -> str:
