@@ -15,7 +15,6 @@ from typing import Any
 
 from quire.devices.base import Limits
 from quire.graph.graph import Graph, Node, Value
-from quire.graph.interpret import Interpreter
 from quire.graph.passes.fuse import RULES
 from quire.graph.passes.narrow import narrow_tail
 from quire.graph.passes.rewrite import rewrite
@@ -24,7 +23,7 @@ from . import FACTS
 from .buffers import BLOCK, NO_COLUMNS, Buffers, BufferSlice, Columns
 from .caches import add_caches
 from .experts import emit_experts, emit_route
-from .fallback import Fallback, PlacedNode, nodes_without_kernel, warn_of_fallback
+from .fallback import Fallback, PlacedNode, interpreter_for, nodes_without_kernel, warn_of_fallback
 from .latent import emit_latent
 from .pack import IndexesWeights, Packer
 from .program import NativeProgram
@@ -39,7 +38,7 @@ def supports(node: Node) -> bool:
 
 def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse: bool = True) -> NativeProgram:
     """Fill an empty native program, which is the packer's too. Without `fuse`, plain kernels alone."""
-    add_caches(program, graph.caches, limits.kv_dtype)
+    add_caches(program, graph.caches, limits)
     lowering = walk_graph(graph, packer, fuse)
     lowering.buffers.create(program)
     for method, arguments in lowering.instructions:
@@ -64,7 +63,7 @@ def _fallback(program: Any, lowering: _Lowering, limits: Limits) -> Fallback | N
         return None
     warn_of_fallback(lowering.graph, KERNELS)
     weights = lowering.packer.weights
-    fallback = Fallback(Interpreter(lowering.graph, weights, limits.num_blocks, limits.block_tokens))
+    fallback = Fallback(interpreter_for(lowering.graph, weights, limits))
     for node, inputs, outputs in lowering.called:
         fallback.add(PlacedNode(node, tuple(map(program.rows_of, inputs)), tuple(map(program.rows_of, outputs))))
     return fallback

@@ -143,6 +143,7 @@ struct AttendItem {
     const QueryTile *tiles;
     int num_tiles;
     int num_shared;                      // blocks that all these rows begin with, whole stretches; 0 for a single row
+    int leader;                          // the tile whose row has all of those that a query reads in its table
     int kv_head, first_head, num_heads;  // heads counted inside the group
 };
 

@@ -34,6 +34,7 @@ using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::c
 using IntRows = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using TopTokens = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Columns = std::tuple<int, int, int>;  // buffer, offset, dim
+using WindowArrays = std::tuple<Ints, IntRows, IntRows>;  // slots, block_tables, copies
 
 View view(const Columns &c) { return {std::get<0>(c), std::get<1>(c), std::get<2>(c)}; }
 
@@ -150,16 +151,22 @@ void peek(const Program &program, const Columns &from, const Answer &numbers) {
     program.peek(view(from), numbers.data(), size(numbers.shape(0)));
 }
 
+Tables tables_of(const Ints &slots, const IntRows &block_tables, const IntRows &copies, const Step &step) {
+    require(slots.shape(0) == static_cast<size_t>(step.num_tokens), "the arrays of tokens differ in length");
+    require(block_tables.shape(0) == static_cast<size_t>(step.num_rows), "the arrays of rows differ in length");
+    require(copies.shape(1) == 3, "copies: from, to, number of tokens");
+    return {slots.data(), block_tables.data(), copies.data(), size(block_tables.shape(1)), size(copies.shape(0))};
+}
+
 void launch(Program &program, const Ints &token_ids, const Ints &positions, const Ints &slots, const Ints &row_of_token,
             const Ints &starts, const Ints &lengths, const IntRows &block_tables, const Ints &logits_at,
             const IntRows &copies, const IntRows &groups, const Ints &num_top, const Answer &logits,
-            const TopTokens &top_tokens, const Answer &top_logits, const nb::object &fallback) {
+            const TopTokens &top_tokens, const Answer &top_logits, const nb::object &fallback,
+            const std::vector<WindowArrays> &windows) {
     const size_t num_tokens = token_ids.shape(0), num_rows = lengths.shape(0), num_logits = logits_at.shape(0);
-    for (const Ints *array : {&positions, &slots, &row_of_token})
+    for (const Ints *array : {&positions, &row_of_token})
         require(array->shape(0) == num_tokens, "the arrays of tokens differ in length");
     require(starts.shape(0) == num_rows + 1, "the arrays of rows differ in length");
-    require(block_tables.shape(0) == num_rows, "the arrays of rows differ in length");
-    require(copies.shape(1) == 3, "copies: from, to, number of tokens");
     require(groups.shape(1) == 3, "groups: group, row, number of blocks");
     require(logits.shape(0) == num_logits && top_tokens.shape(0) == num_logits && top_logits.shape(0) == num_logits,
             "an answer for each of logits_at");
@@ -168,18 +175,19 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
     require(logits.shape(1) == static_cast<size_t>(program.vocab()), "logits: not as wide as the vocabulary");
     Step step{};
     step.num_tokens = size(num_tokens), step.num_rows = size(num_rows), step.num_logits = size(num_logits);
-    step.table_stride = size(block_tables.shape(1)), step.num_copies = size(copies.shape(0));
     step.num_grouped = size(groups.shape(0)), step.groups = groups.data();
-    step.token_ids = token_ids.data(), step.positions = positions.data(), step.slots = slots.data();
+    step.token_ids = token_ids.data(), step.positions = positions.data();
     step.row_of_token = row_of_token.data(), step.starts = starts.data(), step.lengths = lengths.data();
-    step.block_tables = block_tables.data(), step.logits_at = logits_at.data(), step.copies = copies.data();
-    step.num_top = num_top.data(), step.max_top = size(top_tokens.shape(1));
+    step.logits_at = logits_at.data(), step.num_top = num_top.data(), step.max_top = size(top_tokens.shape(1));
     step.logits = logits.data(), step.top_tokens = top_tokens.data(), step.top_logits = top_logits.data();
     const std::function<void(int)> call = [&](int index) {  // on any thread
         nb::gil_scoped_acquire acquire;
         fallback(index);
     };
     step.fallback = fallback.is_none() ? nullptr : &call;
+    step.tables.push_back(tables_of(slots, block_tables, copies, step));
+    for (const auto &[of_slots, of_rows, of_copies] : windows)
+        step.tables.push_back(tables_of(of_slots, of_rows, of_copies, step));
     nb::gil_scoped_release release;
     program.launch(step);
 }
@@ -333,11 +341,14 @@ void bind_program(nb::module_ &m) {
     program.def("rows", &Program::add_rows, "dim"_a, "for_logits"_a = false);
     program.def("quants", &Program::add_quants, "dim"_a, "for_logits"_a = false);
     program.def(
+        "window", [](Program &p, int window, int num_blocks) { return p.add_window({window, num_blocks}); }, "window"_a,
+        "num_blocks"_a, "Add a window group; return its number, for the caches of its layers. 0 is that of all tokens.");
+    program.def(
         "cache",
-        [](Program &p, const std::string &kv, int heads, int key_dim, int value_dim, int window, int chunk) {
-            return p.add_cache({kv_format(kv), heads, key_dim, value_dim, window, chunk});
+        [](Program &p, const std::string &kv, int heads, int key_dim, int value_dim, int window, int chunk, int group) {
+            return p.add_cache({kv_format(kv), heads, key_dim, value_dim, window, chunk, 0, group});
         },
-        "format"_a, "num_heads"_a, "key_dim"_a, "value_dim"_a, "window"_a, "chunk"_a);
+        "format"_a, "num_heads"_a, "key_dim"_a, "value_dim"_a, "window"_a, "chunk"_a, "group"_a);
     program.def(
         "latent_cache",
         [](Program &p, const std::string &kv, int dim, int rope_dim) {
@@ -355,7 +366,8 @@ void bind_program(nb::module_ &m) {
                 "block_tables"_a.noconvert(), "logits_at"_a.noconvert(), "copies"_a.noconvert(), "groups"_a.noconvert(),
                 "num_top"_a.noconvert(), "logits"_a.noconvert(), "top_tokens"_a.noconvert(),
                 "top_logits"_a.noconvert(), "fallback"_a = nb::none(),
-                "Run one step; see quire.ops.batch.Batch. The last three are filled.");
+                nb::arg("windows").noconvert() = std::vector<WindowArrays>(),
+                "Run one step; see quire.ops.batch.Batch. The arrays of logits and of the likeliest tokens are filled.");
     program.def("store_kv", &store_kv, "cache"_a, "slots"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(),
                 "Put K and V of tokens into a cache from outside.");
     program.def(

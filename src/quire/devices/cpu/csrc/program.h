@@ -66,6 +66,13 @@ struct CacheSpec {
     KvFormat format;
     int num_heads, key_dim, value_dim, window, chunk;
     int latent_dim = 0;  // see KvCache
+    int group = 0;       // 0: blocks of all tokens; else what add_window returned
+};
+
+// Layers whose queries read no token further back than `window`, their own included. They have block tables of their
+// own, and a cache of so many blocks.
+struct WindowGroup {
+    int window, num_blocks;
 };
 
 // Queries, keys and values of one step, and the sizes of bidirectional attention over them.
@@ -117,15 +124,21 @@ struct Bounds {
     int max_tokens, max_rows, max_logits, max_blocks, num_blocks, block_tokens;
 };
 
+// Where the caches of a group have the tokens of a step.
+struct Tables {
+    const int32_t *slots;         // [T]
+    const int32_t *block_tables;  // [R][stride] of a window group, entries behind the window are undefined
+    const int32_t *copies;        // [C][3]
+    int stride, num_copies;
+};
+
 // The arrays of a step: T tokens, R rows, L logits; see Batch in Python.
 struct Step {
-    int num_tokens, num_rows, num_logits, table_stride, num_copies, num_grouped, max_top;
-    const int32_t *token_ids, *positions, *slots, *row_of_token;  // [T]
+    int num_tokens, num_rows, num_logits, num_grouped, max_top;
+    const int32_t *token_ids, *positions, *row_of_token;           // [T]
     const int32_t *starts;                                         // [R + 1]
     const int32_t *lengths;                                        // [R]
-    const int32_t *block_tables;                                   // [R][table_stride]
     const int32_t *logits_at;                                      // [L]
-    const int32_t *copies;                                         // [C][3]
     const int32_t *groups;                                         // [M][3]
     const int32_t *num_top;                                        // [L] how many of the likeliest tokens
     float *logits;                                                 // [L][vocab]
@@ -133,6 +146,7 @@ struct Step {
     float *top_logits;                                             // [L][max_top]
 
     const std::function<void(int)> *fallback;                      // runs a node outside; null: none does
+    std::vector<Tables> tables;                                    // [0]: of all tokens; then one for each window group
 
     int count(bool at_logits) const { return at_logits ? num_logits : num_tokens; }
 };
@@ -225,6 +239,7 @@ class Program {
     int add_vector(const float *numbers, int count);
     int add_rows(int dim, bool for_logits);
     int add_quants(int dim, bool for_logits);
+    int add_window(WindowGroup group);  // before its caches
     int add_cache(const CacheSpec &spec);
 
     // Use the kernels of another variant for products with matrices of this format. They must round alike.
@@ -271,6 +286,8 @@ class Program {
     int bundle_tokens() const { return bundle_tokens_; }  // at most
     const QueryTile *tiles_of(const Bundle &bundle) const { return query_tiles_.data() + bundle.first; }
     const RowTables &row_tables() const { return row_tables_; }
+    // The tile of a bundle in whose table the caches of a group find the bundle's shared blocks; -1: rows share none.
+    int leader(int group, size_t bundle) const { return group ? leaders_[group - 1][bundle] : 0; }
     void fall_back(const Step &step, int index);
     void fail(const char *what);  // of a step, by an instruction that runs alone
     float *scratch(int thread) { return reinterpret_cast<float *>(scratch_[thread].data()); }
@@ -299,6 +316,7 @@ class Program {
     struct CacheMemory {
         Pages pages;
         size_t block_bytes;
+        int group;
     };
     // Keys and values of one step. Layers of the same shape use it one after the other.
     struct RowCache {
@@ -312,7 +330,9 @@ class Program {
     int append(Matrix matrix, const uint8_t *data);
     int rows_for(bool for_logits) const { return for_logits ? bounds_.max_logits : bounds_.max_tokens; }
     void append(std::unique_ptr<Instruction> instruction) { instructions_.push_back(std::move(instruction)); }
-    void append_token_wise(bool at_logits, const TokenBody &body);
+    // Token-wise neighbours become one instruction, unless `joins` is false: a body whose rows are not those of tokens
+    // would overwrite what other items have yet to read.
+    void append_token_wise(bool at_logits, const TokenBody &body, bool joins = true);
     void append_likeliest(Rows maxima);
     void scale_inputs(const ExpertOperands &x, const Output &to);
     bool at_logits(View rows, int quants = -1) const;
@@ -321,6 +341,10 @@ class Program {
     bool fetch(size_t from, Fetched &done, int thread) const;
     void check(const Step &step) const;
     void check_row(const Step &step, int row) const;
+    void check_table(const Step &step, int row, int group) const;
+    void check_copies(const Step &step, int group) const;
+    int num_blocks(int group) const { return group ? windows_[group - 1].num_blocks : bounds_.num_blocks; }
+    int first_block(const Step &step, int token, int group) const;
     void copy_blocks(const Step &step);
     void check_groups(const Step &step) const;
     KvCache row_cache(int num_heads, int key_dim, int value_dim, int window);
@@ -328,6 +352,7 @@ class Program {
     void fill_row_tables(const Step &step);
     void cut_queries(const Step &step);
     int cut_row(const Step &step, int row, int num_shared, int most, int room);
+    int find_leader(const Step &step, const Bundle &bundle, int group) const;
 
     const Kernels &kernels_;
     std::array<const Kernels *, NUM_FORMATS> product_kernels_;
@@ -344,10 +369,12 @@ class Program {
     std::vector<Memory> scratch_;
     std::vector<Vector> vectors_;
     std::vector<Buffer> rows_, quants_;
+    std::vector<WindowGroup> windows_;
     std::vector<KvCache> caches_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
     std::vector<QueryTile> query_tiles_;
     std::vector<Bundle> bundles_;
+    std::vector<std::vector<int>> leaders_;  // of each window group: see `leader`
     int bundle_tokens_ = 1;
     std::vector<RowCache> row_caches_;
     RowTables row_tables_;
