@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from quire import __version__
+from quire.cache.checkpoints import CheckpointSpacing
 from quire.cache.kv_cache import KVCache
 from quire.config import Config, home_folder
 from quire.devices import base as devices
@@ -73,7 +74,14 @@ def build_engine(
         checkpoint.release_pages()
     vocab_size = model.config.vocab_size
     runner = Runner(program, limits, vocab_size, config.cache.check_states)
-    cache = KVCache(limits.num_blocks, limits.block_tokens, config.cache.session_ttl)
+    cache = KVCache(
+        limits.num_blocks,
+        limits.block_tokens,
+        config.cache.session_ttl,
+        windows=limits.windows,
+        num_states=limits.num_states,
+        spacing=_spacing(config, facts),
+    )
     scheduler = Scheduler(cache, config.scheduler)
     cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
     compiler = Compiler(
@@ -128,7 +136,7 @@ def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> tuple[C
     """The settings, limited to what the model can do, what the device has, and what its memory holds; the cache."""
     config = replace(config, scheduler=replace(config.scheduler, max_context=model.context))
     config = with_kv_format(config, facts)
-    sizes, total = cache_bytes(model.graph.caches, config, facts.frees_windows), facts.memory.total_bytes
+    sizes, total = cache_bytes(model.graph.caches, config, frees_windows=False), facts.memory.total_bytes
     if facts.has_own_memory:  # how many blocks fit is known when the program is made
         room = None
         if total is not None and sizes.state:
@@ -143,6 +151,12 @@ def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> tuple[C
 def _fixed_bytes(model: DrawnModel, config: Config, facts: DeviceFacts) -> int:
     weights = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
     return weights + buffer_bytes(model.graph, model.weights, config, facts)
+
+
+def _spacing(config: Config, facts: DeviceFacts) -> CheckpointSpacing:
+    """Where recurrent layers store checkpoints inside a prompt."""
+    every = config.cache.checkpoint_every or config.scheduler.max_context  # no prompt is longer
+    return CheckpointSpacing(every, facts.checkpoint_grain(config.device.deterministic))
 
 
 def grammar_vocabulary(checkpoint: CheckpointSource, vocab_size: int) -> GrammarVocabulary | None:
