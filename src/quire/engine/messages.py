@@ -18,7 +18,6 @@ the text side decodes them and does not know the engine.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from quire.config import Config
 from quire.observe.histogram import EMPTY_HISTOGRAM, HistogramValue
@@ -124,7 +123,8 @@ class Loading:
     seconds: float  # since the start
 
 
-class WindowCache(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WindowCache:
     """The KV blocks of the layers that read no further back than `window` tokens."""
 
     window: int
@@ -182,7 +182,8 @@ class Cancelled:
     found: bool
 
 
-class WindowCounters(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WindowCounters:
     """Blocks of one window group by state."""
 
     window: int
@@ -217,6 +218,7 @@ class Counters:
     windows: tuple[WindowCounters, ...] = ()  # in the order of Ready.windows
     num_states: int = 0
     num_free_states: int = 0
+    num_held_states: int = 0  # of running requests
     num_checkpoints: int = 0  # states from which requests can resume
     num_sessions: int = 0
     queried_tokens: int = 0  # prompt tokens looked up in the prefix tree
@@ -226,6 +228,13 @@ class Counters:
     plan: HistogramValue = EMPTY_HISTOGRAM  # seconds of a step in the scheduler, before the launch
     run: HistogramValue = EMPTY_HISTOGRAM  # seconds of a step on the device
     commit: HistogramValue = EMPTY_HISTOGRAM  # seconds of a step in the scheduler, after it
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of KV blocks that are held; of window blocks or states, if that is more."""
+        windows = [(each.num_held, each.num_free + each.num_held + each.num_cached) for each in self.windows]
+        groups = [(self.num_held_blocks, self.num_blocks), (self.num_held_states, self.num_states), *windows]
+        return max(num_held / max(total, 1) for num_held, total in groups)
 
 
 @dataclass(frozen=True, slots=True)
