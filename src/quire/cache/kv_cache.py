@@ -17,73 +17,58 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 from quire.cache.blocks import BlockPool
+from quire.cache.checkpoints import DEFAULT_SPACING, Checkpoints, CheckpointSpacing
+from quire.cache.columns import Columns, Need
 from quire.cache.explain import Explanation, explain
 from quire.cache.history import History, StoredBlock
+from quire.cache.lease import NO_SLOT, Hit, Lease
 from quire.cache.pins import Pins
 from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.resizing import Resizing
 from quire.cache.sessions import Sessions
 from quire.cache.stats import CacheStats
-from quire.types.events import BlockStored
+from quire.cache.windows import WindowGroup
+from quire.types.events import CacheEvent
 from quire.types.request import CacheKey, Pin
 from quire.types.step import CopyBlock
+
+__all__ = ["Hit", "KVCache", "Lease", "Promise"]
 
 Promise = list[tuple[int, bytes]]  # blocks of the tree and their identities
 
 
-class Hit(NamedTuple):
-    """The cached prefix of some tokens: whole blocks, then the head of one more."""
-
-    blocks: list[int]
-    num_tokens: int
-    source: int  # the block whose head is to be copied, or NO_BLOCK
-    leader: Lease | None  # the lease that computes the next block, if there is one
-    node: bytes = b""  # identity of the last whole block
-    limit: int | None = None  # how many tokens were looked up
-    version: int = -1  # `num_changes` of the tree
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    """The blocks that one request holds. Only the cache changes it."""
-
-    key: CacheKey
-    num_known: int  # tokens known at its start: others may wait for their blocks, but not for sampled ones
-    pins: tuple[Pin, ...]
-    blocks: list[int]  # the request's block table
-    path: list[int]  # the tree's blocks for the full ones; differs from `blocks` where an equal block came first
-    num_hit: int  # tokens that need not be computed
-    copy: CopyBlock | None = None  # done before the first step; its source is held until then
-    announced_edge: bytes = b""  # the edge that this lease is the first to compute
-    is_private: bool = False  # no more of its blocks are added to the tree
-
-    def twins(self) -> list[int]:
-        """Return the blocks of `path` that are not ours but equal to ours: they are held to keep the path."""
-        if self.path == self.blocks[: len(self.path)]:  # nearly always
-            return []
-        return [twin for twin, block in zip(self.path, self.blocks, strict=False) if twin != block]
-
-
 class KVCache:
-    """Paged KV in a prefix tree. Owns blocks, tree, pins and sessions."""
+    """Paged KV in a prefix tree. Owns blocks, tree, pins and sessions; for some models window groups and states."""
 
-    def __init__(self, num_blocks: int, block_tokens: int = 16, session_ttl: float = 1800.0) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_tokens: int = 16,
+        session_ttl: float = 1800.0,
+        *,
+        windows: Sequence[tuple[int, int]] = (),  # (tokens in the window, blocks) of each window group
+        num_states: int = 0,
+        spacing: CheckpointSpacing = DEFAULT_SPACING,
+    ) -> None:
         self.most_blocks = num_blocks
         self.block_tokens = block_tokens
         self.history = History()
-        self._tree = PrefixTree(num_blocks, block_tokens)
-        self._pool = BlockPool(self._tree, self.history)
-        self.pins = Pins(self._tree, self._pool)
-        self.sessions = Sessions(self._pool, session_ttl)
+        self._tree = tree = PrefixTree(num_blocks, block_tokens)
+        self._pool = BlockPool(num_blocks, tree, self._record_removed)
+        self.pending: set[int] = set()  # promised, and not known to be computed: not to be copied
+        groups = tuple(
+            WindowGroup(number, *size, tree, self.history, self.pending) for number, size in enumerate(windows, 1)
+        )
+        states = Checkpoints(num_states, tree, self.history, spacing) if num_states else None
+        self._columns = Columns(tree, self._pool, groups, states) if groups or states else None
+        self.pins = Pins(tree, self._pool, self._columns)
+        self.sessions = Sessions(self._pool, session_ttl, self._columns)
         self.resizing = Resizing(self._pool, self.sessions)
         self._leases: dict[int, Lease] = {}
         self._computing: dict[bytes, Lease] = {}  # edge -> the lease that will seal it
-        self.pending: set[int] = set()  # promised, and not known to be computed: not to be copied
         self._queried_tokens = 0
         self._hit_tokens = 0
 
@@ -91,6 +76,11 @@ class KVCache:
     def num_blocks(self) -> int:
         """Blocks that may be in use now, of `most_blocks`."""
         return self._pool.num_blocks
+
+    @property
+    def has_states(self) -> bool:
+        """Do requests have a state, which is neither shared within a step nor forked?"""
+        return self._columns is not None and self._columns.states is not None
 
     # ── verbs ──
 
@@ -100,18 +90,37 @@ class KVCache:
         `last`: an earlier hit of these tokens, or of fewer of them; the search continues there if it is still cached.
         """
         if last is not None and last.version == self._tree.num_changes and last.limit == limit:
-            return last._replace(leader=self._leader(last.node, len(last.blocks), tokens))
+            return last._replace(leader=self._leader(last, tokens) if self._computing else None)
         data = tokens.tobytes() if limit is None else tokens[:limit].tobytes()
-        known = [] if last is None else self._still_cached(last)
-        blocks, node, partial_block, num_partial, num_tokens = self._tree.match(data, root_of(key), known)
-        leader = self._leader(node, len(blocks), tokens) if self._computing else None
-        if partial_block in self.pending:
-            return Hit(blocks, num_tokens - num_partial, NO_BLOCK, leader, node, limit)
-        source = partial_block if num_partial else NO_BLOCK
-        return Hit(blocks, num_tokens, source, leader, node, limit, self._tree.num_changes)
+        known = () if last is None else self._still_cached(last)
+        blocks, node, source, num_partial, num_tokens = self._tree.match(data, root_of(key), known)
+        version = self._tree.num_changes
+        if source in self.pending:
+            num_tokens, num_partial, version = num_tokens - num_partial, 0, -1
+        if not num_partial:
+            source = NO_BLOCK
+        hit = Hit(blocks, num_tokens, source, None, node, limit, version, num_tokens, blocks)
+        if self._columns is not None:
+            hit = self._resumable(hit, num_tokens)
+        return hit._replace(leader=self._leader(hit, tokens)) if self._computing else hit
+
+    def without_copy(self, hit: Hit) -> Hit:
+        """Return the hit's longest part that needs no copy of a block's head."""
+        at = hit.num_tokens
+        while at % self.block_tokens:
+            at -= at % self.block_tokens
+            if self._columns is not None:
+                at = self._columns.resume(hit.blocks, at)
+        return self._shortened(hit, at)
+
+    def can_start(self, hit: Hit, num_tokens: int, now: float) -> bool:
+        """Is there a state slot and room in all window groups for a lease whose first step ends at `num_tokens`?"""
+        return self._columns is None or self._reclaim(self._columns.needs_to_start(hit, num_tokens), now)
 
     def lease(self, hit: Hit, tokens: array[int], key: CacheKey, now: float, pins: tuple[Pin, ...] = ()) -> Lease:
         """Hold a hit. If no block is free for the copy of a head, the hit ends at the last whole block."""
+        if self._columns is not None:
+            hit = self._affordable(hit, now)
         self._pool.hold(hit.blocks, now)
         blocks, num_hit, copy = list(hit.blocks), len(hit.blocks) * self.block_tokens, None
         if hit.source != NO_BLOCK:
@@ -124,6 +133,8 @@ class KVCache:
                 blocks.append(target[0])
                 num_hit = hit.num_tokens
         lease = Lease(key, len(tokens), pins, blocks, list(hit.blocks), num_hit, copy)
+        if self._columns is not None:
+            self._columns.start(lease, hit, now)
         self.pins.apply(pins, lease.path, 0, now)
         self._leases[id(lease)] = lease
         self._announce(lease, tokens)
@@ -131,10 +142,16 @@ class KVCache:
         self._hit_tokens += num_hit
         return lease
 
+    def can_fork(self, lease: Lease, num_tokens: int) -> bool:
+        """Can the first `num_tokens` tokens be shared by `fork`? If not, `match` finds what is cached of them."""
+        return self._columns is None or self._columns.can_fork(lease, num_tokens)
+
     def fork(self, lease: Lease, num_tokens: int, now: float) -> Lease | None:
         """Return a second lease on the first `num_tokens` computed tokens. None: no block is free for the copy."""
         num_whole, rest = divmod(num_tokens, self.block_tokens)
         assert num_whole <= len(lease.path) or lease.is_private, "only computed blocks can be shared"
+        if self._columns is not None and not self._reclaim(self._columns.needs_to_fork(lease, num_tokens), now):
+            return None
         target = self._take(1, now) if rest else []
         if target is None:
             return None
@@ -143,14 +160,26 @@ class KVCache:
         fork = Lease(lease.key, num_tokens, lease.pins, lease.blocks[:num_whole] + target, path, num_tokens, copy)
         fork.is_private = lease.is_private
         self._pool.hold(fork.blocks[:num_whole] + fork.twins() + lease.blocks[num_whole : num_whole + bool(rest)], now)
+        if self._columns is not None:
+            self._columns.fork(lease, fork, num_tokens, now)
         self._leases[id(fork)] = fork
         self._queried_tokens += num_tokens
         self._hit_tokens += num_tokens
         return fork
 
-    def extend(self, lease: Lease, num_tokens: int, now: float) -> bool:
-        """Add blocks until `num_tokens` tokens fit. False: not enough blocks; nothing has changed."""
-        need = -(-num_tokens // self.block_tokens) - len(lease.blocks)
+    def extend(self, lease: Lease, num_tokens: int, now: float, computed: int = 0) -> bool:
+        """Add blocks until `num_tokens` tokens fit. False: not enough blocks in some group; none was added.
+
+        Window blocks that no query from position `computed` on reads are released.
+        """
+        num_blocks = -(-num_tokens // self.block_tokens)
+        need = num_blocks - len(lease.blocks)
+        if self._columns is not None:
+            self._columns.release_passed(lease, computed, now)
+            needs = [(self._pool, max(0, need)), *self._columns.needs_to_extend(lease, num_blocks)]
+            if not self._reclaim(needs, now):
+                return False
+            self._columns.extend(lease, num_blocks, now)
         if need > 0:
             blocks = self._take(need, now)
             if blocks is None:
@@ -161,10 +190,15 @@ class KVCache:
     def promise(self, lease: Lease, tokens: array[int], num_tokens: int, now: float) -> Promise:
         """Let others find the full blocks of the first `num_tokens`, which the step being planned computes.
 
-        Return the blocks that this adds to the tree.
+        Return the blocks that this adds to the tree: none for a model with states, which do not exist until the step
+        is over.
         """
+        if self.has_states:
+            return []
         first = len(lease.path)
         self._store_whole(lease, tokens, num_tokens, now)
+        if self._columns is not None:
+            self._columns.store_promised(lease, first, now)
         added = [block for block, own in zip(lease.path[first:], lease.blocks[first:], strict=False) if block == own]
         self.pending.update(added)
         return [(block, self._tree.node(block)) for block in added]
@@ -179,7 +213,7 @@ class KVCache:
         self.fulfil([promise])
         for block, node in promise:
             if self._tree.node(block) == node:  # else it was removed with an earlier one, or evicted
-                removed.update(self._pool.drop_subtree(block, now))
+                removed.update(self._drop_subtree(block, now))
         leases = [lease for lease in self._leases.values() if not removed.isdisjoint(lease.path)] if removed else []
         for lease in leases:
             self._make_private(lease, now)
@@ -191,26 +225,84 @@ class KVCache:
             self._pool.release((lease.copy.source,), now)
             lease.copy = None
         self._store_whole(lease, tokens, computed, now)
+        if self._columns is not None:
+            self._columns.release_sources(lease, now)
+            self._columns.store(lease, lease.path, computed, now)
 
-    def release(self, lease: Lease, tokens: array[int], computed: int, now: float, session: str | None = None) -> None:
-        """End a lease. Its computed blocks stay cached; a session holds them until its next turn."""
+    def release(
+        self,
+        lease: Lease,
+        tokens: array[int],
+        computed: int,
+        now: float,
+        session: str | None = None,
+        state_at: int | None = None,
+    ) -> None:
+        """End a lease. Its computed blocks stay cached; a session holds them until its next turn.
+
+        `state_at`: the live slot has the state after this many tokens; it becomes a checkpoint. None: it is freed.
+        """
         if lease.copy is not None and computed <= lease.num_hit:  # the step with the copy may have failed
             computed = min(computed, len(lease.path) * self.block_tokens)
         self.seal(lease, tokens, computed, now)
         self._retract(lease)
         del self._leases[id(lease)]
-        tail = self._store_tail(lease, tokens, computed, now)
+        nodes = (*lease.path, *self._store_tail(lease, tokens, computed, now))
+        if self._columns is not None:
+            self._columns.end(lease, nodes, computed, state_at, now)
         if session is not None and not lease.is_private:
-            self.sessions.hold(session, tuple(lease.path) + tail, now)
+            held = None if self._columns is None else self._columns.held_at(nodes, computed)
+            self.sessions.hold(session, nodes, now, held)
         self._pool.release(lease.twins(), now)
         self._pool.release(reversed(lease.blocks), now)
+
+    # ── states ──
+
+    def want(self, lease: Lease, position: int) -> bool:
+        """Want a checkpoint at a position, or the last one before it that the device can save.
+
+        Return whether one is made: not if the position is in a step that is planned already.
+        """
+        if self._columns is None or self._columns.states is None or lease.state is None or lease.is_private:
+            return False
+        return self._columns.states.want(lease.state, position)
+
+    def take_saves(self, lease: Lease, start: int, end: int, now: float) -> list[tuple[int, int]]:
+        """Return (position, slot) of the checkpoints to save in a part that computes the tokens `start` to `end`.
+
+        Slots of cold checkpoints are taken; if all are held, a checkpoint is left out.
+        """
+        if self._columns is None or self._columns.states is None or lease.state is None or lease.is_private:
+            return []
+        return self._columns.states.take_saves(lease.state, start, end, now)
+
+    def branch_state(self, lease: Lease, now: float) -> int | None:
+        """Take a second slot, which a step with drafts writes instead of the live one. None: all slots are held."""
+        assert self._columns is not None and self._columns.states is not None and lease.state is not None
+        assert lease.state.branch == NO_SLOT, "the last branch was not settled"
+        slots = self._columns.states.pool.take(1, now)
+        if slots is None:
+            return None
+        lease.state.branch = slots[0]
+        return slots[0]
+
+    def settle_state(self, lease: Lease, keeps_new: bool, now: float) -> None:
+        """Keep one of a branch's two slots as the live one: the new one if all drafts were accepted."""
+        assert self._columns is not None and self._columns.states is not None and lease.state is not None
+        state = lease.state
+        old, state.target = (state.target, state.branch) if keeps_new else (state.branch, state.target)
+        state.branch = NO_SLOT
+        self._columns.states.pool.release((old,), now)
 
     def clear(self, now: float) -> None:
         """Empty the tree. Running requests keep their blocks, which others no longer find."""
         self.sessions.close_all(now)
         for lease in self._leases.values():
             self._make_private(lease, now)
-        for block, _ in reversed(list(self._tree.in_order())):
+        blocks = [block for block, _ in self._tree.in_order()]
+        if self._columns is not None:
+            self._columns.clear(blocks)
+        for block in reversed(blocks):
             self._tree.remove(block)
             self._pool.mark_removed(block)
         self.history.record_cleared()
@@ -227,14 +319,16 @@ class KVCache:
         """Explain the result of `match`. It reveals other tenants' salts: for operators, not for tenants."""
         return explain(self._tree, self.history, tokens, key)
 
-    def snapshot(self) -> list[BlockStored]:
+    def snapshot(self) -> list[CacheEvent]:
         """Return the events that build the present tree, parents first, all with the newest sequence number."""
         tree, sequence = self._tree, self.history.sequence
-        stored = (
-            StoredBlock(tree.node(block), self._parent_identity(block), block, tree.key(block), owner)
-            for block, owner in tree.in_order()
-        )
-        return [each.event(sequence) for each in stored]
+        nodes = list(tree.in_order())
+        stored = [
+            StoredBlock(tree.node(node), tree.parent_identity(node), node, tree.key(node), owner)
+            for node, owner in nodes
+        ]
+        events: list[CacheEvent] = [each.event(sequence) for each in stored]
+        return events if self._columns is None else events + self._columns.events(nodes, sequence)
 
     def stats(self) -> CacheStats:
         """Return figures for metrics and for `/v1/cache`."""
@@ -261,6 +355,11 @@ class KVCache:
             assert not lease.announced_edge or self._computing[lease.announced_edge] is lease
             assert lease.is_private or all(block in self._tree for block in lease.path)
         self._pool.check(holds)
+        for block in holds:
+            parent = self._tree.parent(block)
+            assert parent == NO_BLOCK or self._pool.refs(parent), f"block {block} is held, but not its parent"
+        if self._columns is not None:
+            self._columns.check(self._leases.values(), self.sessions.held_columns())
         assert all(id(lease) in self._leases for lease in self._computing.values())
 
     # ── internals ──
@@ -268,14 +367,65 @@ class KVCache:
     def _take(self, count: int, now: float) -> list[int] | None:
         return self._pool.take(count, now) if self.sessions.reclaim(count, now) else None
 
-    def _leader(self, node: bytes, num_blocks: int, tokens: array[int]) -> Lease | None:
-        """Return the lease that computes the block after the first `num_blocks`, the last of which is `node`."""
-        at = num_blocks * self.block_tokens
-        return self._computing.get(node + tokens[at : at + self.block_tokens].tobytes())
+    def _reclaim(self, needs: Iterable[Need], now: float) -> bool:
+        """Close idle sessions until these blocks are available. Return whether they are."""
+        return all(self.sessions.reclaim(count, now, pool) for pool, count in needs)
 
-    def _still_cached(self, hit: Hit) -> list[int]:
+    def _record_removed(self, block: int, now: float) -> None:
+        """Record that a block is about to be removed from the tree, and free what belongs to it."""
+        self.history.record_removed(int.from_bytes(self._tree.node(block), "big"), self._tree.key(block), now)
+        if self._columns is not None:
+            self._columns.drop(block)
+
+    def _drop_subtree(self, block: int, now: float) -> list[int]:
+        """Remove a block and all its descendants from the tree; return them. Those without holds are free."""
+        removed = [block]
+        for each in removed:
+            removed += self._tree.children(self._tree.node(each))
+        for each in reversed(removed):
+            self._pool.drop(each, now)
+        return removed
+
+    def _resumable(self, hit: Hit, most: int) -> Hit:
+        """Return the longest part of a hit, at most `most` tokens, at which every group can resume."""
+        assert self._columns is not None
+        path = hit.blocks if hit.source == NO_BLOCK else [*hit.blocks, hit.source]
+        return self._shortened(hit, self._columns.resume(path, most))
+
+    def _shortened(self, hit: Hit, num_tokens: int) -> Hit:
+        """Return the first `num_tokens` tokens of a hit, at which every group can resume."""
+        num_whole, rest = divmod(num_tokens, self.block_tokens)
+        path = hit.blocks if hit.source == NO_BLOCK else [*hit.blocks, hit.source]
+        state, sources = (NO_SLOT, ()) if self._columns is None else self._columns.sources(path, num_tokens)
+        return hit._replace(
+            blocks=path[:num_whole],
+            num_tokens=num_tokens,
+            source=path[num_whole] if rest else NO_BLOCK,
+            state=state,
+            window_sources=sources,
+        )
+
+    def _affordable(self, hit: Hit, now: float) -> Hit:
+        """Return the part of a hit that there is room for: all of it, all but a head to be copied, or nothing."""
+        hit = self._resumable(hit, hit.num_tokens)
+        if not (self._reclaim([(self._pool, self.cost(hit))], now) and self.can_start(hit, 0, now)):
+            hit = self.without_copy(hit)
+        if not self.can_start(hit, 0, now):
+            hit = self._shortened(hit, 0)
+        return hit
+
+    def _leader(self, hit: Hit, tokens: array[int]) -> Lease | None:
+        """Return the lease that computes the block after those found, or computes one of them again."""
+        at = len(hit.path) * self.block_tokens
+        leader = self._computing.get(hit.node + tokens[at : at + self.block_tokens].tobytes())
+        if leader is None and hit.num_tokens < hit.depth:
+            again = (self._computing.get(self._tree.key(node)) for node in reversed(hit.path[len(hit.blocks) :]))
+            leader = next((lease for lease in again if lease is not None), None)
+        return leader
+
+    def _still_cached(self, hit: Hit) -> Sequence[int]:
         """Return the blocks of an earlier hit: if the last one is still in the tree, so are those before it."""
-        return hit.blocks if hit.blocks and self._tree.node(hit.blocks[-1]) == hit.node else []
+        return hit.path if hit.path and self._tree.node(hit.path[-1]) == hit.node else ()
 
     def _last_node(self, lease: Lease) -> bytes:
         return self._tree.node(lease.path[-1]) if lease.path else root_of(lease.key)
@@ -321,9 +471,7 @@ class KVCache:
         tree = self._tree
         stored = tree.insert(block, lease.path[-1] if lease.path else NO_BLOCK, chunk, lease.key)
         if stored == block:
-            self.history.record_stored(
-                tree.node(block), self._parent_identity(block), block, tree.key(block), lease.key
-            )
+            self.history.record_stored(tree.node(block), tree.parent_identity(block), block, tree.key(block), lease.key)
             for shorter in tree.shorter_siblings(block):
                 if not self._pool.refs(shorter) and not self._pool.pin_of(shorter):
                     self._pool.drop(shorter, now)
@@ -333,13 +481,12 @@ class KVCache:
         """Add the last, partly filled block to the tree too: the next turn of a conversation begins inside it."""
         begin = len(lease.path) * self.block_tokens
         chunk = tokens[begin:computed].tobytes()
-        if lease.is_private or not chunk or self._tree.covers(self._last_node(lease), chunk):
+        if lease.is_private or not chunk:
             return ()
-        block = self._store(lease, lease.blocks[len(lease.path)], chunk, now)
-        self.pins.apply(lease.pins, [block], begin, now)
+        block = self._tree.child_with_head(self._last_node(lease), chunk)
+        if block == NO_BLOCK:
+            block = self._store(lease, lease.blocks[len(lease.path)], chunk, now)
+            self.pins.apply(lease.pins, [block], begin, now)
+        if self._columns is not None and self._tree.chunk(block) == chunk:
+            self._columns.store_tail(lease, block, now)
         return (block,)
-
-    def _parent_identity(self, block: int) -> bytes:
-        """Return the identity of a block's parent; empty for a first block."""
-        parent = self._tree.parent(block)
-        return self._tree.node(parent) if parent != NO_BLOCK else b""
