@@ -159,6 +159,8 @@ class KVCache:
         path = lease.path[:num_whole]
         fork = Lease(lease.key, num_tokens, lease.pins, lease.blocks[:num_whole] + target, path, num_tokens, copy)
         fork.is_private = lease.is_private
+        if lease.first_twin is not None and lease.first_twin < num_whole:
+            fork.first_twin = lease.first_twin
         self._pool.hold(fork.blocks[:num_whole] + fork.twins() + lease.blocks[num_whole : num_whole + bool(rest)], now)
         if self._columns is not None:
             self._columns.fork(lease, fork, num_tokens, now)
@@ -354,6 +356,8 @@ class KVCache:
                 holds[lease.copy.source] += 1
             assert not lease.announced_edge or self._computing[lease.announced_edge] is lease
             assert lease.is_private or all(block in self._tree for block in lease.path)
+            differing = (at for at, block in enumerate(lease.path) if block != lease.blocks[at])
+            assert lease.first_twin == next(differing, None)
         self._pool.check(holds)
         for block in holds:
             parent = self._tree.parent(block)
@@ -449,7 +453,7 @@ class KVCache:
         self._retract(lease)
         lease.is_private = True
         self._pool.release(lease.twins(), now)
-        lease.path = lease.blocks[: len(lease.path)]
+        lease.path, lease.first_twin = lease.blocks[: len(lease.path)], None
 
     def _store_whole(self, lease: Lease, tokens: array[int], num_tokens: int, now: float) -> None:
         """Add to the tree the lease's blocks that `num_tokens` tokens fill."""
@@ -461,6 +465,7 @@ class KVCache:
             block = self._store(lease, lease.blocks[index], chunk, now)
             if block != lease.blocks[index]:
                 self._pool.hold((block,), now)
+                lease.first_twin = index if lease.first_twin is None else lease.first_twin
             lease.path.append(block)
         if lease.pins:
             self.pins.apply(lease.pins, lease.path[first:], first * self.block_tokens, now)

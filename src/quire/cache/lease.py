@@ -66,6 +66,7 @@ class Lease:
     pins: tuple[Pin, ...]
     blocks: list[int]  # the request's block table
     path: list[int]  # the tree's blocks for the full ones; differs from `blocks` where an equal block came first
+    first_twin: int | None = field(default=None, kw_only=True)  # the first place where they differ
     num_hit: int  # tokens that need not be computed
     copy: CopyBlock | None = None  # done before the first step; its source is held until then
     announced_edge: bytes = b""  # the edge that this lease is the first to compute
@@ -75,6 +76,6 @@ class Lease:
 
     def twins(self) -> list[int]:
         """Return the blocks of `path` that are not ours but equal to ours: they are held to keep the path."""
-        if self.path == self.blocks[: len(self.path)]:  # nearly always
+        if self.first_twin is None:  # nearly always
             return []
         return [twin for twin, block in zip(self.path, self.blocks, strict=False) if twin != block]
