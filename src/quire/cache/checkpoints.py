@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from quire.cache.blocks import BlockPool
 from quire.cache.history import History
-from quire.cache.lease import NO_SLOT, StateLease
+from quire.cache.lease import NO_SLOT, Lease
 from quire.cache.radix import NO_BLOCK, TOKEN_BYTES, PrefixTree
 
 
@@ -152,19 +152,25 @@ class Checkpoints:
         wishes = {position - position % self._grain for position in (num_tokens - 1, depth, *regular)}
         return sorted(position for position in wishes if position > start)
 
-    def want(self, state: StateLease, position: int) -> bool:
+    def want(self, lease: Lease, position: int) -> bool:
         """Want a checkpoint at a position, or the last one before it that can be saved. Return whether one is made."""
+        state = lease.state
+        assert state is not None
         position -= position % self._grain
         if any(position == saved for saved, _ in state.saved) or position in state.wanted:
             return True
-        if position <= state.planned:
+        if position <= state.planned or lease.is_private:
             return False
         state.wanted = sorted([*state.wanted, position])
         return True
 
-    def take_saves(self, state: StateLease, start: int, end: int, now: float) -> list[tuple[int, int]]:
+    def take_saves(self, lease: Lease, start: int, end: int, now: float) -> list[tuple[int, int]]:
         """Return (position, slot) for wanted positions after `start`, up to `end`. Without a slot one is left out."""
+        state = lease.state
+        assert state is not None
         state.planned = end
+        if not state.wanted or state.wanted[0] > end or lease.is_private:
+            return []
         due = [position for position in state.wanted if position <= end]
         state.wanted = state.wanted[len(due) :]
         saves = []
@@ -174,6 +180,25 @@ class Checkpoints:
                 saves.append((position, slots[0]))
         state.saved += saves
         return saves
+
+    # ── drafts ──
+
+    def branch(self, lease: Lease, now: float) -> int | None:
+        """Take a second slot beside the live one. None: all slots are held."""
+        assert lease.state is not None and lease.state.branch == NO_SLOT, "the last branch was not settled"
+        slots = self.pool.take(1, now)
+        if slots is None:
+            return None
+        lease.state.branch = slots[0]
+        return slots[0]
+
+    def settle(self, lease: Lease, keeps_new: bool, now: float) -> None:
+        """Keep one of the two slots as the live one, and release the other."""
+        state = lease.state
+        assert state is not None and state.branch != NO_SLOT, "there is no branch"
+        old, state.target = (state.target, state.branch) if keeps_new else (state.branch, state.target)
+        state.branch = NO_SLOT
+        self.pool.release((old,), now)
 
     def check(self, holds: dict[int, int]) -> None:
         """Assert that places and pool agree, and that every checkpoint is in a block of the tree."""

@@ -53,6 +53,21 @@ class Columns:
                 at = self.states.nearest(path, at)[0]
         return at
 
+    def resumable(self, hit: Hit) -> Hit:
+        """Return the longest part of a hit at which every group can resume."""
+        path = hit.blocks if hit.source == NO_BLOCK else [*hit.blocks, hit.source]
+        return self.shortened(hit, self.resume(path, hit.num_tokens))
+
+    def shortened(self, hit: Hit, num_tokens: int) -> Hit:
+        """Return the first `num_tokens` tokens of a hit, at which every group can resume."""
+        place, rest = divmod(num_tokens, self._tree.block_tokens)
+        path = hit.blocks if hit.source == NO_BLOCK else [*hit.blocks, hit.source]
+        state, sources = self.sources(path, num_tokens)
+        source = path[place] if rest else NO_BLOCK
+        return hit._replace(
+            blocks=path[:place], num_tokens=num_tokens, source=source, state=state, window_sources=sources
+        )
+
     def sources(self, path: Sequence[int], at: int) -> tuple[int, tuple[int, ...]]:
         """Return the state slot and, for each window group, the block whose head is copied, to resume at `at`."""
         state = self.states.nearest(path, at)[1] if self.states is not None else NO_SLOT

@@ -17,20 +17,23 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from quire.cache.blocks import BlockPool
 from quire.cache.checkpoints import DEFAULT_SPACING, Checkpoints, CheckpointSpacing
 from quire.cache.columns import Columns, Need
 from quire.cache.explain import Explanation, explain
 from quire.cache.history import History, StoredBlock
-from quire.cache.lease import NO_SLOT, Hit, Lease
+from quire.cache.leaders import Leaders
+from quire.cache.lease import Hit, Lease
 from quire.cache.pins import Pins
 from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.resizing import Resizing
 from quire.cache.sessions import Sessions
 from quire.cache.stats import CacheStats
 from quire.cache.windows import WindowGroup
+from quire.cache.writer import TreeWriter
 from quire.types.events import CacheEvent
 from quire.types.request import CacheKey, Pin
 from quire.types.step import CopyBlock
@@ -62,13 +65,14 @@ class KVCache:
         groups = tuple(
             WindowGroup(number, *size, tree, self.history, self.pending) for number, size in enumerate(windows, 1)
         )
-        states = Checkpoints(num_states, tree, self.history, spacing) if num_states else None
-        self._columns = Columns(tree, self._pool, groups, states) if groups or states else None
+        self._states = Checkpoints(num_states, tree, self.history, spacing) if num_states else None
+        self._columns = Columns(tree, self._pool, groups, self._states) if groups or num_states else None
         self.pins = Pins(tree, self._pool, self._columns)
         self.sessions = Sessions(self._pool, session_ttl, self._columns)
         self.resizing = Resizing(self._pool, self.sessions)
         self._leases: dict[int, Lease] = {}
-        self._computing: dict[bytes, Lease] = {}  # edge -> the lease that will seal it
+        self._leaders = Leaders(tree)
+        self._writer = TreeWriter(tree, self._pool, self._columns, self.pins, self._leaders, self.history)
         self._queried_tokens = 0
         self._hit_tokens = 0
 
@@ -80,7 +84,7 @@ class KVCache:
     @property
     def has_states(self) -> bool:
         """Do requests have a state, which is neither shared within a step nor forked?"""
-        return self._columns is not None and self._columns.states is not None
+        return self._states is not None
 
     # ── verbs ──
 
@@ -90,7 +94,7 @@ class KVCache:
         `last`: an earlier hit of these tokens, or of fewer of them; the search continues there if it is still cached.
         """
         if last is not None and last.version == self._tree.num_changes and last.limit == limit:
-            return last._replace(leader=self._leader(last, tokens) if self._computing else None)
+            return last._replace(leader=self._leaders.find(last, tokens))
         data = tokens.tobytes() if limit is None else tokens[:limit].tobytes()
         known = () if last is None else self._still_cached(last)
         blocks, node, source, num_partial, num_tokens = self._tree.match(data, root_of(key), known)
@@ -101,21 +105,22 @@ class KVCache:
             source = NO_BLOCK
         hit = Hit(blocks, num_tokens, source, None, node, limit, version, num_tokens, blocks)
         if self._columns is not None:
-            hit = self._resumable(hit, num_tokens)
-        return hit._replace(leader=self._leader(hit, tokens)) if self._computing else hit
+            hit = self._columns.resumable(hit)
+        leader = self._leaders.find(hit, tokens)
+        return hit if leader is None else hit._replace(leader=leader)
 
     def without_copy(self, hit: Hit) -> Hit:
         """Return the hit's longest part that needs no copy of a block's head."""
-        at = hit.num_tokens
-        while at % self.block_tokens:
-            at -= at % self.block_tokens
-            if self._columns is not None:
-                at = self._columns.resume(hit.blocks, at)
-        return self._shortened(hit, at)
+        hit = hit._replace(num_tokens=len(hit.blocks) * self.block_tokens, source=NO_BLOCK)
+        if self._columns is None:
+            return hit
+        hit = self._columns.resumable(hit)
+        return hit if hit.source == NO_BLOCK else self.without_copy(hit)
 
     def can_start(self, hit: Hit, num_tokens: int, now: float) -> bool:
         """Is there a state slot and room in all window groups for a lease whose first step ends at `num_tokens`?"""
-        return self._columns is None or self._reclaim(self._columns.needs_to_start(hit, num_tokens), now)
+        columns = self._columns
+        return columns is None or self._reclaim(partial(columns.needs_to_start, hit, num_tokens), now)
 
     def lease(self, hit: Hit, tokens: array[int], key: CacheKey, now: float, pins: tuple[Pin, ...] = ()) -> Lease:
         """Hold a hit. If no block is free for the copy of a head, the hit ends at the last whole block."""
@@ -137,7 +142,7 @@ class KVCache:
             self._columns.start(lease, hit, now)
         self.pins.apply(pins, lease.path, 0, now)
         self._leases[id(lease)] = lease
-        self._announce(lease, tokens)
+        self._leaders.announce(lease, tokens)
         self._queried_tokens += len(tokens)
         self._hit_tokens += num_hit
         return lease
@@ -150,7 +155,8 @@ class KVCache:
         """Return a second lease on the first `num_tokens` computed tokens. None: no block is free for the copy."""
         num_whole, rest = divmod(num_tokens, self.block_tokens)
         assert num_whole <= len(lease.path) or lease.is_private, "only computed blocks can be shared"
-        if self._columns is not None and not self._reclaim(self._columns.needs_to_fork(lease, num_tokens), now):
+        columns = self._columns
+        if columns is not None and not self._reclaim(partial(columns.needs_to_fork, lease, num_tokens), now):
             return None
         target = self._take(1, now) if rest else []
         if target is None:
@@ -158,12 +164,10 @@ class KVCache:
         copy = CopyBlock(lease.blocks[num_whole], target[0], rest) if rest else None
         path = lease.path[:num_whole]
         fork = Lease(lease.key, num_tokens, lease.pins, lease.blocks[:num_whole] + target, path, num_tokens, copy)
-        fork.is_private = lease.is_private
-        if lease.first_twin is not None and lease.first_twin < num_whole:
-            fork.first_twin = lease.first_twin
+        fork.is_private, fork.first_twin = lease.is_private, lease.twin_before(num_whole)
         self._pool.hold(fork.blocks[:num_whole] + fork.twins() + lease.blocks[num_whole : num_whole + bool(rest)], now)
-        if self._columns is not None:
-            self._columns.fork(lease, fork, num_tokens, now)
+        if columns is not None:
+            columns.fork(lease, fork, num_tokens, now)
         self._leases[id(fork)] = fork
         self._queried_tokens += num_tokens
         self._hit_tokens += num_tokens
@@ -179,7 +183,7 @@ class KVCache:
         if self._columns is not None:
             self._columns.release_passed(lease, computed, now)
             needs = [(self._pool, max(0, need)), *self._columns.needs_to_extend(lease, num_blocks)]
-            if not self._reclaim(needs, now):
+            if not all(self.sessions.reclaim(count, now, pool) for pool, count in needs):
                 return False
             self._columns.extend(lease, num_blocks, now)
         if need > 0:
@@ -188,6 +192,10 @@ class KVCache:
                 return False
             lease.blocks += blocks
         return True
+
+    def detach(self, lease: Lease, now: float) -> None:
+        """Add no more blocks of a lease to the tree, so that it holds no equal ones beside its own."""
+        self._writer.detach(lease, now)
 
     def promise(self, lease: Lease, tokens: array[int], num_tokens: int, now: float) -> Promise:
         """Let others find the full blocks of the first `num_tokens`, which the step being planned computes.
@@ -198,7 +206,7 @@ class KVCache:
         if self.has_states:
             return []
         first = len(lease.path)
-        self._store_whole(lease, tokens, num_tokens, now)
+        self._writer.store_whole(lease, tokens, num_tokens, now)
         if self._columns is not None:
             self._columns.store_promised(lease, first, now)
         added = [block for block, own in zip(lease.path[first:], lease.blocks[first:], strict=False) if block == own]
@@ -215,10 +223,13 @@ class KVCache:
         self.fulfil([promise])
         for block, node in promise:
             if self._tree.node(block) == node:  # else it was removed with an earlier one, or evicted
-                removed.update(self._drop_subtree(block, now))
+                subtree = self._tree.subtree(block)
+                for each in reversed(subtree):
+                    self._pool.drop(each, now)
+                removed.update(subtree)
         leases = [lease for lease in self._leases.values() if not removed.isdisjoint(lease.path)] if removed else []
         for lease in leases:
-            self._make_private(lease, now)
+            self._writer.detach(lease, now)
         return leases
 
     def seal(self, lease: Lease, tokens: array[int], computed: int, now: float) -> None:
@@ -226,7 +237,7 @@ class KVCache:
         if lease.copy is not None:  # the step that began with the copy is over
             self._pool.release((lease.copy.source,), now)
             lease.copy = None
-        self._store_whole(lease, tokens, computed, now)
+        self._writer.store_whole(lease, tokens, computed, now)
         if self._columns is not None:
             self._columns.release_sources(lease, now)
             self._columns.store(lease, lease.path, computed, now)
@@ -247,9 +258,9 @@ class KVCache:
         if lease.copy is not None and computed <= lease.num_hit:  # the step with the copy may have failed
             computed = min(computed, len(lease.path) * self.block_tokens)
         self.seal(lease, tokens, computed, now)
-        self._retract(lease)
+        self._leaders.retract(lease)
         del self._leases[id(lease)]
-        nodes = (*lease.path, *self._store_tail(lease, tokens, computed, now))
+        nodes = (*lease.path, *self._writer.store_tail(lease, tokens, computed, now))
         if self._columns is not None:
             self._columns.end(lease, nodes, computed, state_at, now)
         if session is not None and not lease.is_private:
@@ -265,42 +276,30 @@ class KVCache:
 
         Return whether one is made: not if the position is in a step that is planned already.
         """
-        if self._columns is None or self._columns.states is None or lease.state is None or lease.is_private:
-            return False
-        return self._columns.states.want(lease.state, position)
+        return self._states is not None and self._states.want(lease, position)
 
     def take_saves(self, lease: Lease, start: int, end: int, now: float) -> list[tuple[int, int]]:
         """Return (position, slot) of the checkpoints to save in a part that computes the tokens `start` to `end`.
 
         Slots of cold checkpoints are taken; if all are held, a checkpoint is left out.
         """
-        if self._columns is None or self._columns.states is None or lease.state is None or lease.is_private:
-            return []
-        return self._columns.states.take_saves(lease.state, start, end, now)
+        return [] if self._states is None else self._states.take_saves(lease, start, end, now)
 
     def branch_state(self, lease: Lease, now: float) -> int | None:
         """Take a second slot, which a step with drafts writes instead of the live one. None: all slots are held."""
-        assert self._columns is not None and self._columns.states is not None and lease.state is not None
-        assert lease.state.branch == NO_SLOT, "the last branch was not settled"
-        slots = self._columns.states.pool.take(1, now)
-        if slots is None:
-            return None
-        lease.state.branch = slots[0]
-        return slots[0]
+        assert self._states is not None
+        return self._states.branch(lease, now)
 
     def settle_state(self, lease: Lease, keeps_new: bool, now: float) -> None:
         """Keep one of a branch's two slots as the live one: the new one if all drafts were accepted."""
-        assert self._columns is not None and self._columns.states is not None and lease.state is not None
-        state = lease.state
-        old, state.target = (state.target, state.branch) if keeps_new else (state.branch, state.target)
-        state.branch = NO_SLOT
-        self._columns.states.pool.release((old,), now)
+        assert self._states is not None
+        self._states.settle(lease, keeps_new, now)
 
     def clear(self, now: float) -> None:
         """Empty the tree. Running requests keep their blocks, which others no longer find."""
         self.sessions.close_all(now)
         for lease in self._leases.values():
-            self._make_private(lease, now)
+            self._writer.detach(lease, now)
         blocks = [block for block, _ in self._tree.in_order()]
         if self._columns is not None:
             self._columns.clear(blocks)
@@ -350,30 +349,32 @@ class KVCache:
         self._tree.check()
         holds = Counter(self.sessions.held_blocks())
         for lease in self._leases.values():
-            holds.update(lease.blocks)
-            holds.update(lease.twins())
-            if lease.copy is not None:
-                holds[lease.copy.source] += 1
-            assert not lease.announced_edge or self._computing[lease.announced_edge] is lease
-            assert lease.is_private or all(block in self._tree for block in lease.path)
-            differing = (at for at, block in enumerate(lease.path) if block != lease.blocks[at])
-            assert lease.first_twin == next(differing, None)
+            lease.check(self._tree)
+            holds.update(lease.held_blocks())
         self._pool.check(holds)
         for block in holds:
             parent = self._tree.parent(block)
             assert parent == NO_BLOCK or self._pool.refs(parent), f"block {block} is held, but not its parent"
         if self._columns is not None:
             self._columns.check(self._leases.values(), self.sessions.held_columns())
-        assert all(id(lease) in self._leases for lease in self._computing.values())
+        self._leaders.check(self._leases)
 
     # ── internals ──
 
     def _take(self, count: int, now: float) -> list[int] | None:
         return self._pool.take(count, now) if self.sessions.reclaim(count, now) else None
 
-    def _reclaim(self, needs: Iterable[Need], now: float) -> bool:
-        """Close idle sessions until these blocks are available. Return whether they are."""
-        return all(self.sessions.reclaim(count, now, pool) for pool, count in needs)
+    def _reclaim(self, needs: Callable[[], list[Need]], now: float) -> bool:
+        """Close idle sessions until the needed blocks are available. Return whether they are.
+
+        A block to be shared that a closed session held is needed, too: so the needs are counted again.
+        """
+        num_sessions = -1
+        while num_sessions != len(self.sessions):
+            num_sessions = len(self.sessions)
+            if not all(self.sessions.reclaim(count, now, pool) for pool, count in needs()):
+                return False
+        return True
 
     def _record_removed(self, block: int, now: float) -> None:
         """Record that a block is about to be removed from the tree, and free what belongs to it."""
@@ -381,117 +382,19 @@ class KVCache:
         if self._columns is not None:
             self._columns.drop(block)
 
-    def _drop_subtree(self, block: int, now: float) -> list[int]:
-        """Remove a block and all its descendants from the tree; return them. Those without holds are free."""
-        removed = [block]
-        for each in removed:
-            removed += self._tree.children(self._tree.node(each))
-        for each in reversed(removed):
-            self._pool.drop(each, now)
-        return removed
-
-    def _resumable(self, hit: Hit, most: int) -> Hit:
-        """Return the longest part of a hit, at most `most` tokens, at which every group can resume."""
-        assert self._columns is not None
-        path = hit.blocks if hit.source == NO_BLOCK else [*hit.blocks, hit.source]
-        return self._shortened(hit, self._columns.resume(path, most))
-
-    def _shortened(self, hit: Hit, num_tokens: int) -> Hit:
-        """Return the first `num_tokens` tokens of a hit, at which every group can resume."""
-        num_whole, rest = divmod(num_tokens, self.block_tokens)
-        path = hit.blocks if hit.source == NO_BLOCK else [*hit.blocks, hit.source]
-        state, sources = (NO_SLOT, ()) if self._columns is None else self._columns.sources(path, num_tokens)
-        return hit._replace(
-            blocks=path[:num_whole],
-            num_tokens=num_tokens,
-            source=path[num_whole] if rest else NO_BLOCK,
-            state=state,
-            window_sources=sources,
-        )
-
     def _affordable(self, hit: Hit, now: float) -> Hit:
         """Return the part of a hit that there is room for: all of it, all but a head to be copied, or nothing."""
-        hit = self._resumable(hit, hit.num_tokens)
-        if not (self._reclaim([(self._pool, self.cost(hit))], now) and self.can_start(hit, 0, now)):
-            hit = self.without_copy(hit)
-        if not self.can_start(hit, 0, now):
-            hit = self._shortened(hit, 0)
-        return hit
+        columns = self._columns
+        assert columns is not None
+        hit = columns.resumable(hit)
+        for part in (hit, self.without_copy(hit)):
+            if self._reclaim(partial(self._needs, columns, part), now):
+                return part
+        return columns.shortened(hit, 0)
 
-    def _leader(self, hit: Hit, tokens: array[int]) -> Lease | None:
-        """Return the lease that computes the block after those found, or computes one of them again."""
-        at = len(hit.path) * self.block_tokens
-        leader = self._computing.get(hit.node + tokens[at : at + self.block_tokens].tobytes())
-        if leader is None and hit.num_tokens < hit.depth:
-            again = (self._computing.get(self._tree.key(node)) for node in reversed(hit.path[len(hit.blocks) :]))
-            leader = next((lease for lease in again if lease is not None), None)
-        return leader
+    def _needs(self, columns: Columns, hit: Hit) -> list[Need]:
+        return [(self._pool, self.cost(hit)), *columns.needs_to_start(hit, 0)]
 
     def _still_cached(self, hit: Hit) -> Sequence[int]:
         """Return the blocks of an earlier hit: if the last one is still in the tree, so are those before it."""
         return hit.path if hit.path and self._tree.node(hit.path[-1]) == hit.node else ()
-
-    def _last_node(self, lease: Lease) -> bytes:
-        return self._tree.node(lease.path[-1]) if lease.path else root_of(lease.key)
-
-    def _announce(self, lease: Lease, tokens: array[int]) -> None:
-        """Announce the next block that this lease computes, if its tokens are known and no other lease does."""
-        self._retract(lease)
-        end = (len(lease.path) + 1) * self.block_tokens
-        if end <= lease.num_known:
-            edge = self._last_node(lease) + tokens[end - self.block_tokens : end].tobytes()
-            if self._computing.setdefault(edge, lease) is lease:
-                lease.announced_edge = edge
-
-    def _retract(self, lease: Lease) -> None:
-        if lease.announced_edge:
-            del self._computing[lease.announced_edge]
-            lease.announced_edge = b""
-
-    def _make_private(self, lease: Lease, now: float) -> None:
-        """Detach a lease from the tree: others find none of its blocks from now on."""
-        self._retract(lease)
-        lease.is_private = True
-        self._pool.release(lease.twins(), now)
-        lease.path, lease.first_twin = lease.blocks[: len(lease.path)], None
-
-    def _store_whole(self, lease: Lease, tokens: array[int], num_tokens: int, now: float) -> None:
-        """Add to the tree the lease's blocks that `num_tokens` tokens fill."""
-        first = len(lease.path)
-        if lease.is_private or (first + 1) * self.block_tokens > num_tokens:
-            return
-        for index in range(first, num_tokens // self.block_tokens):
-            chunk = tokens[index * self.block_tokens : (index + 1) * self.block_tokens].tobytes()
-            block = self._store(lease, lease.blocks[index], chunk, now)
-            if block != lease.blocks[index]:
-                self._pool.hold((block,), now)
-                lease.first_twin = index if lease.first_twin is None else lease.first_twin
-            lease.path.append(block)
-        if lease.pins:
-            self.pins.apply(lease.pins, lease.path[first:], first * self.block_tokens, now)
-        self._announce(lease, tokens)
-
-    def _store(self, lease: Lease, block: int, chunk: bytes, now: float) -> int:
-        """Add a block to the tree at the end of the lease's path. Return it, or an equal block already there."""
-        tree = self._tree
-        stored = tree.insert(block, lease.path[-1] if lease.path else NO_BLOCK, chunk, lease.key)
-        if stored == block:
-            self.history.record_stored(tree.node(block), tree.parent_identity(block), block, tree.key(block), lease.key)
-            for shorter in tree.shorter_siblings(block):
-                if not self._pool.refs(shorter) and not self._pool.pin_of(shorter):
-                    self._pool.drop(shorter, now)
-        return stored
-
-    def _store_tail(self, lease: Lease, tokens: array[int], computed: int, now: float) -> tuple[int, ...]:
-        """Add the last, partly filled block to the tree too: the next turn of a conversation begins inside it."""
-        begin = len(lease.path) * self.block_tokens
-        chunk = tokens[begin:computed].tobytes()
-        if lease.is_private or not chunk:
-            return ()
-        block = self._tree.child_with_head(self._last_node(lease), chunk)
-        if block == NO_BLOCK:
-            block = self._store(lease, lease.blocks[len(lease.path)], chunk, now)
-            self.pins.apply(lease.pins, [block], begin, now)
-        if self._columns is not None and self._tree.chunk(block) == chunk:
-            self._columns.store_tail(lease, block, now)
-        return (block,)

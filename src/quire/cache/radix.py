@@ -236,6 +236,13 @@ class PrefixTree:
         heads = (key[:end] for end in range(len(key) - TOKEN_BYTES, len(node), -TOKEN_BYTES))
         return [self._edges[head] for head in heads if head in self._edges]
 
+    def subtree(self, block: int) -> list[int]:
+        """Return a block and all its descendants, parents before children."""
+        blocks = [block]
+        for each in blocks:
+            blocks += self.children(self._nodes[each])
+        return blocks
+
     def in_order(self) -> Iterator[tuple[int, CacheKey]]:
         """Yield every block and its owner, parents before children."""
         for root, owner in self.roots.items():

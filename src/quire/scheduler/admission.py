@@ -91,11 +91,14 @@ class Admission:
         if (leader := self._leader(state, hit)) is not None:
             self._lend_urgency(state, leader)
             return Deferral.SKIP
-        if not self._can_start(state, hit, now):
+        can_start = self._can_start(state, hit, now)
+        if not can_start:
             if self._owners:
                 return Deferral.STOP
             hit = self._cache.without_copy(hit)
         lease = self._cache.lease(hit, state.tokens, state.request.cache, now, state.request.pins)
+        if not can_start and _num_again(hit):
+            self._cache.detach(lease, now)  # no room for its blocks beside the cached ones, which may be evicted now
         return self._register(lease, state)
 
     def _fork(self, state: RequestState, elder: RequestState, now: float) -> Lease | Deferral | None:
@@ -157,7 +160,7 @@ class Admission:
     def _can_start(self, state: RequestState, hit: Hit, now: float) -> bool:
         """Is there room for this request in every group?"""
         first_end = min(len(state.tokens), hit.num_tokens + self._config.max_step_tokens)
-        has_room = self._has_room(state, hit.blocks, self._cache.cost(hit), now)
+        has_room = self._has_room(state, hit.blocks, self._cache.cost(hit) + _num_again(hit), now)
         return has_room and self._cache.can_start(hit, first_end, now)
 
     def _register(self, lease: Lease | None, state: RequestState) -> Lease | Deferral:
@@ -192,3 +195,8 @@ class Admission:
             self._running.remove(leader)
             leader.urgency = waiting.urgency
             self._running.add(leader)
+
+
+def _num_again(hit: Hit) -> int:
+    """Return how many cached blocks are computed again; the cached ones are held beside them."""
+    return len(hit.path) - len(hit.blocks)

@@ -117,6 +117,8 @@ class Scheduler:
             self._leaves.clear()
             self._num_steps = step.number
             self._in_flight.append((plan, step))
+        elif num_preemptions != self._num_preemptions and not self._in_flight:
+            return self.plan(now)  # the only running request was preempted: admit requests
         return plan
 
     def commit(self, result: StepResult, now: float) -> None:
@@ -242,9 +244,7 @@ class Scheduler:
         if not self._make_room(state, state.scheduled + count + len(state.drafts), step, now):
             return 0
         self._live_states.branch(state, now)
-        num_extra = count - 1 + len(state.drafts)
-        step.add(state, count)
-        return num_extra
+        return step.add(state, count) - 1
 
     def _plan_prompts(self, prompts: list[RequestState], step: StepBuilder, now: float, num_preemptions: int) -> None:
         """Give the rest of the step to prompts. If this plan has preempted a request, it admits none."""

@@ -46,8 +46,11 @@ class StepBuilder:
                 self._window_copies = self._window_copies or [[] for _ in state.lease.windows]
                 self._window_copies[group].append(window.copy)
 
-    def add(self, state: RequestState, count: int) -> None:
-        """Add a part that computes `count` more known tokens of a request, and its drafts after the last of them."""
+    def add(self, state: RequestState, count: int) -> int:
+        """Add a part that computes `count` more known tokens of a request, and its drafts after the last of them.
+
+        Return the number of its tokens.
+        """
         start, end = state.scheduled, state.scheduled + count
         reaches_end = end == len(state.tokens)
         drafts = state.drafts if reaches_end else ()
@@ -69,7 +72,8 @@ class StepBuilder:
         self.add_tables(state)
         self._add_state(state, end, len(drafts))
         state.schedule(end, self.number)
-        self.budget -= count + len(drafts)
+        self.budget -= part.num_tokens
+        return part.num_tokens
 
     def add_tables(self, state: RequestState) -> None:
         """Add the blocks of a request's window groups that the runner does not have yet."""
