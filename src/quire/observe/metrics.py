@@ -64,7 +64,7 @@ WINDOW_BLOCKS = Metric(
 STATES = Metric(
     "quire_states",
     MetricKind.GAUGE,
-    "States of recurrent layers: free, held by requests, or checkpoints to resume from.",
+    "States of recurrent layers: all, held by requests, and checkpoints to resume from.",
     label="state",
 )
 KV_USAGE = Metric(
@@ -173,13 +173,17 @@ def engine_samples(model: str, counters: Mapping[str, Any]) -> Iterator[MetricSa
 
 def _group_samples(model: str, counters: Mapping[str, Any]) -> Iterator[MetricSample]:
     """Samples of window groups and of states, for models that have them."""
-    if windows := counters["windows"]:
-        for state in ("free", "held", "cached"):
-            yield MetricSample(WINDOW_BLOCKS, sum(getattr(each, f"num_{state}") for each in windows), model, state)
-    if counters["num_states"]:
-        yield MetricSample(STATES, counters["num_free_states"], model, "free")
-        yield MetricSample(STATES, counters["num_held_states"], model, "held")
-        yield MetricSample(STATES, counters["num_checkpoints"], model, "checkpoint")
+    if num_blocks := counters["num_window_blocks"]:
+        held, cached = counters["num_held_window_blocks"], counters["num_cached_window_blocks"]
+        for state, count in (("free", num_blocks - held - cached), ("held", held), ("cached", cached)):
+            yield MetricSample(WINDOW_BLOCKS, count, model, state)
+    if num_states := counters["num_states"]:
+        for state, count in (
+            ("all", num_states),
+            ("held", counters["num_held_states"]),
+            ("checkpoint", counters["num_checkpoints"]),
+        ):
+            yield MetricSample(STATES, count, model, state)
 
 
 def sum_samples(samples: Iterable[MetricSample]) -> list[MetricSample]:
