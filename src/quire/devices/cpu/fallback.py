@@ -26,7 +26,9 @@ logger = logging.getLogger("quire.devices.cpu")
 def interpreter_for(graph: Graph, weights: Weights, limits: Limits) -> Interpreter:
     """Return an interpreter with the caches that these limits ask for."""
     blocks_of = {each.window: each.num_blocks for each in limits.windows}
-    return Interpreter(graph, weights, limits.num_blocks, limits.block_tokens, windows=blocks_of)
+    return Interpreter(
+        graph, weights, limits.num_blocks, limits.block_tokens, limits.num_states or limits.max_rows, blocks_of
+    )
 
 
 class PlacedNode(NamedTuple):
