@@ -172,18 +172,13 @@ def engine_samples(model: str, counters: Mapping[str, Any]) -> Iterator[MetricSa
 
 
 def _group_samples(model: str, counters: Mapping[str, Any]) -> Iterator[MetricSample]:
-    """Samples of window groups and of states, for models that have them."""
-    if num_blocks := counters["num_window_blocks"]:
-        held, cached = counters["num_held_window_blocks"], counters["num_cached_window_blocks"]
-        for state, count in (("free", num_blocks - held - cached), ("held", held), ("cached", cached)):
-            yield MetricSample(WINDOW_BLOCKS, count, model, state)
-    if num_states := counters["num_states"]:
-        for state, count in (
-            ("all", num_states),
-            ("held", counters["num_held_states"]),
-            ("checkpoint", counters["num_checkpoints"]),
-        ):
-            yield MetricSample(STATES, count, model, state)
+    """Samples of window groups and of states: 0 for models without them."""
+    held, cached = counters["num_held_window_blocks"], counters["num_cached_window_blocks"]
+    free = counters["num_window_blocks"] - held - cached
+    for state, count in (("free", free), ("held", held), ("cached", cached)):
+        yield MetricSample(WINDOW_BLOCKS, count, model, state)
+    for state, field in (("all", "num_states"), ("held", "num_held_states"), ("checkpoint", "num_checkpoints")):
+        yield MetricSample(STATES, counters[field], model, state)
 
 
 def sum_samples(samples: Iterable[MetricSample]) -> list[MetricSample]:
