@@ -164,7 +164,7 @@ class KVCache:
         copy = CopyBlock(lease.blocks[num_whole], target[0], rest) if rest else None
         path = lease.path[:num_whole]
         fork = Lease(lease.key, num_tokens, lease.pins, lease.blocks[:num_whole] + target, path, num_tokens, copy)
-        fork.is_private = lease.is_private
+        fork.is_private, fork.first_twin = lease.is_private, lease.twin_before(num_whole)
         self._pool.hold(fork.blocks[:num_whole] + fork.twins() + lease.blocks[num_whole : num_whole + bool(rest)], now)
         if columns is not None:
             columns.fork(lease, fork, num_tokens, now)
@@ -192,6 +192,10 @@ class KVCache:
                 return False
             lease.blocks += blocks
         return True
+
+    def detach(self, lease: Lease, now: float) -> None:
+        """Add no more blocks of a lease to the tree, so that it holds no equal ones beside its own."""
+        self._writer.detach(lease, now)
 
     def promise(self, lease: Lease, tokens: array[int], num_tokens: int, now: float) -> Promise:
         """Let others find the full blocks of the first `num_tokens`, which the step being planned computes.
@@ -345,11 +349,8 @@ class KVCache:
         self._tree.check()
         holds = Counter(self.sessions.held_blocks())
         for lease in self._leases.values():
-            holds.update(lease.blocks)
-            holds.update(lease.twins())
-            if lease.copy is not None:
-                holds[lease.copy.source] += 1
-            assert lease.is_private or all(block in self._tree for block in lease.path)
+            lease.check(self._tree)
+            holds.update(lease.held_blocks())
         self._pool.check(holds)
         for block in holds:
             parent = self._tree.parent(block)
