@@ -233,14 +233,15 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """`num_hit` of `num_tokens` tokens are cached; the first that is not is at position `num_hit`."""
+    """`num_hit` of `num_tokens` tokens need not be computed; a request resumes at that position."""
 
     num_tokens: int
     num_hit: int
-    cause: str  # whole, diverged, evicted, other_salt or unseen
+    cause: str  # a `cache.explain.Cause`
     given: int | None = None  # the prompt's token where the hit ends
     cached: int | None = None  # diverged: the token that the cache has there
     evicted_ago: float | None = None  # evicted: seconds
+    num_in_tree: int = 0  # tokens found in the prefix tree: more than the hit if a state or a window's block is missing
 
 
 @dataclass(frozen=True, slots=True)
