@@ -31,7 +31,7 @@ from quire.cache.pins import Pins
 from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.resizing import Resizing
 from quire.cache.sessions import Sessions
-from quire.cache.stats import CacheStats
+from quire.cache.stats import NO_COLUMNS, CacheStats
 from quire.cache.windows import WindowGroup
 from quire.cache.writer import TreeWriter
 from quire.types.events import CacheEvent
@@ -318,7 +318,7 @@ class KVCache:
 
     def explain(self, tokens: array[int], key: CacheKey) -> Explanation:
         """Explain the result of `match`. It reveals other tenants' salts: for operators, not for tenants."""
-        return explain(self._tree, self.history, tokens, key)
+        return explain(self._tree, self._columns, self.history, tokens, key)
 
     def snapshot(self) -> list[CacheEvent]:
         """Return the events that build the present tree, parents first, all with the newest sequence number."""
@@ -342,6 +342,7 @@ class KVCache:
             queried_tokens=self._queried_tokens,
             hit_tokens=self._hit_tokens,
             sequence=self.history.sequence,
+            columns=NO_COLUMNS if self._columns is None else self._columns.stats(),
         )
 
     def check(self) -> None:
