@@ -21,12 +21,13 @@ from quire.graph.passes.rewrite import rewrite
 
 from . import FACTS
 from .buffers import BLOCK, NO_COLUMNS, Buffers, BufferSlice, Columns
-from .caches import add_caches
+from .caches import add_caches, native_index
 from .experts import emit_experts, emit_route
-from .fallback import Fallback, PlacedNode, interpreter_for, nodes_without_kernel, warn_of_fallback
+from .fallback import Fallback, PlacedNode, interpreter_of, nodes_without_kernel, warn_of_fallback
 from .latent import emit_latent
 from .pack import IndexesWeights, Packer
 from .program import NativeProgram
+from .recurrence import RECURRENT
 
 NO_QUANTS = NO_VECTOR = -1
 
@@ -38,7 +39,7 @@ def supports(node: Node) -> bool:
 
 def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse: bool = True) -> NativeProgram:
     """Fill an empty native program, which is the packer's too. Without `fuse`, plain kernels alone."""
-    add_caches(program, graph.caches, limits)
+    add_caches(program, graph, limits)
     lowering = walk_graph(graph, packer, fuse)
     lowering.buffers.create(program)
     for method, arguments in lowering.instructions:
@@ -62,8 +63,7 @@ def _fallback(program: Any, lowering: _Lowering, limits: Limits) -> Fallback | N
     if not lowering.called:
         return None
     warn_of_fallback(lowering.graph, KERNELS)
-    weights = lowering.packer.weights
-    fallback = Fallback(interpreter_for(lowering.graph, weights, limits))
+    fallback = Fallback(interpreter_of(lowering.graph, lowering.packer.weights, limits))
     for node, inputs, outputs in lowering.called:
         fallback.add(PlacedNode(node, tuple(map(program.rows_of, inputs)), tuple(map(program.rows_of, outputs))))
     return fallback
@@ -255,13 +255,13 @@ class _Lowering:
 
     def _attention(self, node: Node) -> None:
         q, out = node.inputs[0], node.output
-        assert node.cache is not None
+        cache = native_index(self.graph, node)
         if node.op.name == "attention":
             k, v = node.inputs[1:]
-            self.emit("write_kv", cache=node.cache, k=self.read(k), v=self.read(v))
+            self.emit("write_kv", cache=cache, k=self.read(k), v=self.read(v))
         is_direct = self.graph.kv_of(node).value_dim % BLOCK == 0
         columns, quants = self._place_both(out) if is_direct else (self.place(out), NO_QUANTS)
-        self.emit("attend", cache=node.cache, q=self.read(q), **self._extras(node), out=columns, quants=quants)
+        self.emit("attend", cache=cache, q=self.read(q), **self._extras(node), out=columns, quants=quants)
         self.ensure_quants(out)
         self.release(*node.inputs)
 
@@ -383,6 +383,7 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     **dict.fromkeys(("attention", "attention_shared"), _Lowering._attention),
     **dict.fromkeys(("linear", "linear_split"), _Lowering._product),
     **dict.fromkeys(("gated_linear", "activated_linear"), _Lowering._gate),
+    **RECURRENT,
     "columns": _Lowering._columns,
     "attention_latent": emit_latent,
     "attention_bidirectional": _Lowering._attention_bidirectional,

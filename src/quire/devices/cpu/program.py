@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from quire.devices.base import Limits, StepOutput
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
-from quire.ops.batch import Batch
+from quire.ops.batch import Batch, StateSlots
 
 from .buffers import BufferSlice
-from .fallback import Fallback, interpreter_for
+from .fallback import Fallback, interpreter_of
 from .variant_choice import VariantChoice
 
 Array = NDArray[Any]
@@ -75,8 +75,9 @@ class NativeProgram:
         of_tokens = (batch.token_ids, batch.positions, batch.slots, batch.row_of_token)
         of_rows = (batch.starts, batch.lengths, batch.block_tables, batch.logits_at, batch.copies, batch.groups)
         fallback = None if self.fallback is None else self.fallback.begin(batch)
+        outputs = (num_top, logits, top_tokens, top_logits)
         windows = [(each.slots, each.block_tables, each.copies) for each in batch.windows]
-        self.native.launch(*of_tokens, *of_rows, num_top, logits, top_tokens, top_logits, fallback, windows)
+        self.native.launch(*of_tokens, *of_rows, *outputs, fallback, windows, _slots(batch.states))
         return FinishedStep(StepOutput(logits, top_tokens, top_logits) if self._vocab else StepOutput(None))
 
     def release_blocks(self, blocks: Array) -> int:
@@ -101,7 +102,7 @@ class ReferenceProgram:
     """The interpreter as a Program."""
 
     def __init__(self, graph: Graph, weights: Weights, limits: Limits) -> None:
-        self._interpreter = interpreter_for(graph, weights, limits)
+        self._interpreter = interpreter_of(graph, weights, limits)
         self._limits = limits
 
     @property
@@ -119,3 +120,8 @@ class ReferenceProgram:
         ):
             raise ValueError("the step is larger than the program was lowered for")
         return FinishedStep(StepOutput(self._interpreter.run(batch)))
+
+
+def _slots(states: StateSlots | None) -> tuple[Array, Array, Array] | None:
+    """The arrays of a native launch."""
+    return None if states is None else (states.source, states.target, states.saves)

@@ -358,6 +358,7 @@ void Program::check(const Step &s) const {
     }
     for (size_t group = 0; group < s.tables.size(); ++group) check_copies(s, static_cast<int>(group));
     check_groups(s);
+    check_states(s);
     for (int i = 0; i < s.num_logits; ++i)
         require(s.num_top[i] >= 0 && s.num_top[i] <= std::min(s.max_top, vocab_),
                 "num_top: more than the vocabulary or the output arrays hold");
@@ -474,6 +475,7 @@ void Program::fill_row_tables(const Step &s) {
 void Program::prepare(const Step &step) {
     cut_queries(step);
     if (!row_caches_.empty()) fill_row_tables(step);
+    if (!states_.empty()) find_saves(step);
     for (int i = static_cast<int>(scratch_.size()); i < pool_->size(); ++i)
         scratch_.push_back(take(sizeof(float) * scratch_floats_));
     for (auto &instruction : instructions_) instruction->prepare(step, pool_->size());

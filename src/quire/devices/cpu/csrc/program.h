@@ -120,6 +120,28 @@ struct ExpertOperands {
     bool is_on_input;
 };
 
+// What delta_rule reads. `work`: room for what its tiles share, see DeltaPrepareArgs.
+struct DeltaOperands {
+    View q, k, v, decay, beta, work;
+};
+
+struct DeltaSizes {
+    int num_heads;  // of keys
+    bool is_unit;   // queries and keys are divided by their lengths
+    float scale, eps;
+};
+
+// What state_scan reads. `work`: see ScanPrepareArgs.
+struct ScanOperands {
+    View x, dt, b, c, work;
+};
+
+// Vectors of state_scan by index, < 0: none; and the bounds of its time steps.
+struct ScanVectors {
+    int rate, bias, skip;
+    float low, high;
+};
+
 struct Bounds {
     int max_tokens, max_rows, max_logits, max_blocks, num_blocks, block_tokens;
 };
@@ -144,6 +166,10 @@ struct Step {
     float *logits;                                                 // [L][vocab]
     int32_t *top_tokens;                                           // [L][max_top]
     float *top_logits;                                             // [L][max_top]
+
+    const int32_t *sources, *targets;                              // [R] slots of states; null: none
+    const int32_t *saves;                                          // [num_saves][2] token, slot
+    int num_saves;
 
     const std::function<void(int)> *fallback;                      // runs a node outside; null: none does
     std::vector<Tables> tables;                                    // [0]: of all tokens; then one for each window group
@@ -241,6 +267,7 @@ class Program {
     int add_quants(int dim, bool for_logits);
     int add_window(WindowGroup group);  // before its caches
     int add_cache(const CacheSpec &spec);
+    int add_states(const StateLayout &layout, int num_states);
 
     // Use the kernels of another variant for products with matrices of this format. They must round alike.
     void multiply_with(Format format, const Kernels &kernels);
@@ -267,6 +294,10 @@ class Program {
     void head(int matrix, int bias, float factor, float cap, View x, int quants);
     void route(const RouteRule &rule, View work, View weights, View chosen);  // logits: the first columns of `work`
     void experts(const ExpertStacks &stacks, const ExpertOperands &operands);
+    void short_conv(int states, View x, int weight, int bias, View out);
+    void delta_rule(int states, const DeltaOperands &operands, const DeltaSizes &sizes, View out);
+    void log_decay(View x, int rate, int bias, View out);
+    void state_scan(int states, const ScanOperands &operands, const ScanVectors &vectors, View out);
     void call(int index, bool at_logits);  // Step::fallback with this index, if the step has such rows
     void output(View x);  // logits that other instructions made
 
@@ -274,6 +305,8 @@ class Program {
     void launch(const Step &step);
     size_t release_blocks(const int32_t *blocks, int count);  // ascending; returns how many bytes were released
     void store_kv(int cache, const int32_t *slots, const float *k, const float *v, int num_tokens);
+    void store_state(int states, int slot, const float *numbers);
+    void load_state(int states, int slot, float *numbers);
     void poke(View to, const float *numbers, int num_rows);
     void peek(View from, float *numbers, int num_rows) const;
 
@@ -302,6 +335,8 @@ class Program {
     Rows rows(View view) const;
     QuantRows quants(int id, int dim) const;  // none for id < 0
     KvCache cache(int id) const;
+    States states(int id) const;
+    RowSpan row_span(const Step &step, int row) const;
 
   private:
     struct Buffer {
@@ -347,6 +382,10 @@ class Program {
     int first_block(const Step &step, int token, int group) const;
     void copy_blocks(const Step &step);
     void check_groups(const Step &step) const;
+    void check_states(const Step &step) const;
+    void find_saves(const Step &step);
+    float *table(size_t count);
+    const float *spread_rates(const StateLayout &layout, const float *rates, int dim);
     KvCache row_cache(int num_heads, int key_dim, int value_dim, int window);
     void append_attend(AttendArgs args, const AttendExtras &extras, bool is_within_rows);
     void fill_row_tables(const Step &step);
@@ -377,6 +416,9 @@ class Program {
     std::vector<std::vector<int>> leaders_;  // of each window group: see `leader`
     int bundle_tokens_ = 1;
     std::vector<RowCache> row_caches_;
+    std::vector<States> states_;
+    std::vector<Memory> tables_;    // states, and weights in the layouts of recurrent layers
+    std::vector<int> first_saves_;  // of this step's rows
     RowTables row_tables_;
     std::exception_ptr failure_;  // of the step's first call that threw
     Epoch progress_;  // grows whenever an instruction is finished
