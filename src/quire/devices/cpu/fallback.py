@@ -19,10 +19,16 @@ from quire.graph.interpret import Interpreter
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 
-from .caches import num_states
-
 Array = NDArray[Any]
 logger = logging.getLogger("quire.devices.cpu")
+
+
+def interpreter_for(graph: Graph, weights: Weights, limits: Limits) -> Interpreter:
+    """Return an interpreter with the caches that these limits ask for."""
+    blocks_of = {each.window: each.num_blocks for each in limits.windows}
+    return Interpreter(
+        graph, weights, limits.num_blocks, limits.block_tokens, limits.num_states or limits.max_rows, blocks_of
+    )
 
 
 class PlacedNode(NamedTuple):
@@ -69,11 +75,6 @@ class FallbackStep:
     def _used(self, rows: Array, kind: int | str) -> Array:
         used: Array = rows[: len(self.batch.logits_at if kind == "logits" else self.batch.token_ids)]
         return used
-
-
-def interpreter_of(graph: Graph, weights: Weights, limits: Limits) -> Interpreter:
-    """Return the references of a graph, with caches of these sizes."""
-    return Interpreter(graph, weights, limits.num_blocks, limits.block_tokens, num_states(limits), dict(limits.windows))
 
 
 def nodes_without_kernel(graph: Graph, kernels: Collection[str]) -> Sequence[Node]:

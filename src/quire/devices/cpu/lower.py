@@ -23,7 +23,7 @@ from . import FACTS
 from .buffers import BLOCK, NO_COLUMNS, Buffers, BufferSlice, Columns
 from .caches import add_caches, native_index
 from .experts import emit_experts, emit_route
-from .fallback import Fallback, PlacedNode, interpreter_of, nodes_without_kernel, warn_of_fallback
+from .fallback import Fallback, PlacedNode, interpreter_for, nodes_without_kernel, warn_of_fallback
 from .latent import emit_latent
 from .pack import IndexesWeights, Packer
 from .program import NativeProgram
@@ -63,7 +63,8 @@ def _fallback(program: Any, lowering: _Lowering, limits: Limits) -> Fallback | N
     if not lowering.called:
         return None
     warn_of_fallback(lowering.graph, KERNELS)
-    fallback = Fallback(interpreter_of(lowering.graph, lowering.packer.weights, limits))
+    weights = lowering.packer.weights
+    fallback = Fallback(interpreter_for(lowering.graph, weights, limits))
     for node, inputs, outputs in lowering.called:
         fallback.add(PlacedNode(node, tuple(map(program.rows_of, inputs)), tuple(map(program.rows_of, outputs))))
     return fallback

@@ -14,7 +14,7 @@ from quire.graph.weight import Weights
 from quire.ops.batch import Batch, StateSlots
 
 from .buffers import BufferSlice
-from .fallback import Fallback, interpreter_of
+from .fallback import Fallback, interpreter_for
 from .variant_choice import VariantChoice
 
 Array = NDArray[Any]
@@ -75,8 +75,8 @@ class NativeProgram:
         of_tokens = (batch.token_ids, batch.positions, batch.slots, batch.row_of_token)
         of_rows = (batch.starts, batch.lengths, batch.block_tables, batch.logits_at, batch.copies, batch.groups)
         fallback = None if self.fallback is None else self.fallback.begin(batch)
-        outputs = (num_top, logits, top_tokens, top_logits)
         windows = [(each.slots, each.block_tables, each.copies) for each in batch.windows]
+        outputs = (num_top, logits, top_tokens, top_logits)
         self.native.launch(*of_tokens, *of_rows, *outputs, fallback, windows, _slots(batch.states))
         return FinishedStep(StepOutput(logits, top_tokens, top_logits) if self._vocab else StepOutput(None))
 
@@ -102,7 +102,7 @@ class ReferenceProgram:
     """The interpreter as a Program."""
 
     def __init__(self, graph: Graph, weights: Weights, limits: Limits) -> None:
-        self._interpreter = interpreter_of(graph, weights, limits)
+        self._interpreter = interpreter_for(graph, weights, limits)
         self._limits = limits
 
     @property

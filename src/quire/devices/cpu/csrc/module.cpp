@@ -154,13 +154,6 @@ void peek(const Program &program, const Columns &from, const Answer &numbers) {
     program.peek(view(from), numbers.data(), size(numbers.shape(0)));
 }
 
-Tables tables_of(const Ints &slots, const IntRows &block_tables, const IntRows &copies, const Step &step) {
-    require(slots.shape(0) == static_cast<size_t>(step.num_tokens), "the arrays of tokens differ in length");
-    require(block_tables.shape(0) == static_cast<size_t>(step.num_rows), "the arrays of rows differ in length");
-    require(copies.shape(1) == 3, "copies: from, to, number of tokens");
-    return {slots.data(), block_tables.data(), copies.data(), size(block_tables.shape(1)), size(copies.shape(0))};
-}
-
 void set_states(Step &step, const StateSlots &states) {
     const auto &[source, target, saves] = states;
     const size_t num_rows = static_cast<size_t>(step.num_rows);
@@ -168,6 +161,13 @@ void set_states(Step &step, const StateSlots &states) {
     require(saves.shape(1) == 2, "saves: token, slot");
     step.sources = source.data(), step.targets = target.data();
     step.saves = saves.data(), step.num_saves = size(saves.shape(0));
+}
+
+Tables tables_of(const Ints &slots, const IntRows &block_tables, const IntRows &copies, const Step &step) {
+    require(slots.shape(0) == static_cast<size_t>(step.num_tokens), "the arrays of tokens differ in length");
+    require(block_tables.shape(0) == static_cast<size_t>(step.num_rows), "the arrays of rows differ in length");
+    require(copies.shape(1) == 3, "copies: from, to, number of tokens");
+    return {slots.data(), block_tables.data(), copies.data(), size(block_tables.shape(1)), size(copies.shape(0))};
 }
 
 void launch(Program &program, const Ints &token_ids, const Ints &positions, const Ints &slots, const Ints &row_of_token,
