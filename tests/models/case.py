@@ -44,6 +44,8 @@ class Conversion:
     """How llama.cpp's converter stores an architecture. Names of tensors come from the `gguf` package."""
 
     arch: str  # the name in general.architecture
+    # The name there of models with this configuration, where it is another.
+    name_of: Callable[[Config], str | None] = lambda c: None
     # Keys beyond `base_keys`, without the architecture's name. A value of None: no such key.
     keys: Callable[[Config], Keys] = lambda c: {}
     # The array that is stored for a tensor of safetensors. A dict: several, by names of safetensors. None: no tensor.

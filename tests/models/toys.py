@@ -163,10 +163,11 @@ def to_gguf(toy: Toy) -> MemoryCheckpoint:
     c = copy.deepcopy(toy.torch_model.config)
     c.allow_global_per_layer_attribute_access = True  # Gemma 4's sizes of layers with a window
     conversion = CONVERSIONS[c.architectures[0]]
-    keys = {"general.architecture": conversion.arch}
+    arch = conversion.name_of(c) or conversion.arch
+    keys = {"general.architecture": arch}
     for key, value in {**base_keys(c), **conversion.keys(c)}.items():
         if value is not None:
-            keys[f"{conversion.arch}.{key}"] = value
+            keys[f"{arch}.{key}"] = value
     for key, tensor in conversion.numbers.items():
         layers = (f"model.layers.{i}.{tensor}" for i in range(c.num_hidden_layers))
         keys[key] = [float(toy.checkpoint.tensors[name].array.reshape(())) for name in layers]
@@ -176,7 +177,8 @@ def to_gguf(toy: Toy) -> MemoryCheckpoint:
 def _gguf_arrays(toy: Toy, config: Any, conversion: Conversion) -> dict[str, np.ndarray]:
     gguf = pytest.importorskip("gguf")
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
-    names = gguf.get_tensor_name_map(kinds[conversion.arch], config.num_hidden_layers)
+    arch = conversion.name_of(config) or conversion.arch
+    names = gguf.get_tensor_name_map(kinds[arch], config.num_hidden_layers)
     stored: dict[str, np.ndarray] = {}
     for name, tensor in arrays_of(toy.torch_model).items():
         made = conversion.tensor(name, tensor, config)

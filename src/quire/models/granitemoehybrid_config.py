@@ -29,9 +29,10 @@ CONFIG = MOE_CONFIG.override(
     biases={"attention_bias": ATTENTION, **PROJECTIONS2},
     layer_types=["mamba", LINEAR],
 )
-GGUF = MOE_GGUF.override(
-    reads=[*MAMBA2_GGUF, HAS_ROPE],
-    defaults={**dict.fromkeys(GGUF_FACTORS.values(), 1.0), HAS_ROPE: True},
+SCALE = GGUF_FACTORS["attention_multiplier"]
+GGUF = MOE_GGUF.override(lacks=[SCALE]).override(  # its default is removed: Bamba has that of Llama
+    reads=[*MAMBA2_GGUF, SCALE, HAS_ROPE],
+    defaults={HAS_ROPE: True},
     by_layer=[KV_HEADS],
     rope=RopeRules(is_partial=True),
 )
@@ -58,7 +59,8 @@ class GraniteHybridConfig(GraniteMoeConfig):
         shared = "expert_shared_feed_forward_length" if is_gguf else SHARED
         found["ffn"] = values.integer_or_none(shared) or base["ffn"]
         none = {"num_experts": 0, "top": 0, "expert_ffn": 0, "sparse": (False,) * base["num_layers"]}
-        return cls(**found, **factors(values, is_gguf), **none, renormalize=False)
+        multipliers = factors(values, is_gguf, base["head_dim"] ** -0.5 if is_gguf else None)
+        return cls(**found, **multipliers, **none, renormalize=False)
 
     def sizes(self, layer: int | None = None) -> dict[str, int]:
         return {**super(GraniteHybridConfig, self).sizes(layer), **self.scan.words}

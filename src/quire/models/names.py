@@ -148,6 +148,7 @@ class Names:
     # Of safetensors:
     stacked: frozenset[str] = frozenset()  # tensors that are stored apart, with `*` where their number is
     renamed: Mapping[str, str] = field(default_factory=dict)  # another name of a tensor -> that in `entries`
+    other_prefix: str = ""  # what some files have in place of the first word of `layers`
     # Old checkpoints store frequencies, which we compute; GGUF stores rope factors, which draw.py reads.
     ignored: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|^rope_\w+\.weight$"))
 
@@ -232,6 +233,8 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
 def _renamed(tensors: Mapping[str, StoredTensor], names: Names) -> Mapping[str, StoredTensor]:
     """The tensors under the names in `entries`. A file of the model without its head has no prefix (`model.`)."""
     prefix, _, layers = names.layers.partition(".")
+    if names.other_prefix:
+        tensors = {re.sub(rf"^{names.other_prefix}\.", f"{prefix}.", name): tensors[name] for name in tensors}
     has_prefix = any(name.startswith(f"{prefix}.") for name in tensors)
     is_bare = not has_prefix and any(name.startswith(f"{layers}.") for name in tensors)
     if not is_bare and not names.renamed:
@@ -312,7 +315,7 @@ def _random_tensors(expected: list[_Expected], config: ModelConfig) -> dict[str,
     def make(each: _Expected, shape: tuple[int, ...]) -> StoredTensor:
         if len(shape) == 1:
             return RandomTensor(each.tensor, shape, spread, 0.0 if each.name.endswith(".bias") else 1.0)
-        is_matrix = "." in each.name and not each.name.endswith((".bias", ".router"))
+        is_matrix = "." in each.name and not each.name.endswith((".bias", ".router", ".kernel"))
         if quantization is None or not is_matrix or not quantization.covers(each.tensor.removesuffix(".weight")):
             return RandomTensor(each.tensor, shape, spread)
         if quantization.kind == FP8 and quantization.has_blocks and len(shape) == 3:
