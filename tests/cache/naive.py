@@ -207,7 +207,10 @@ class NaiveCache:
         if computed % self.block_tokens and not lease.is_private:
             begin = tokens[: computed // self.block_tokens * self.block_tokens]
             siblings = self.children(lease.key, begin)
-            if not any(path[1][:computed] == tokens[:computed] for path in siblings):
+            covering = sorted(path for path in siblings if path[1][:computed] == tokens[:computed])
+            if covering:
+                tail = [self.nodes[covering[0]]]
+            else:
                 tail = [self.store(lease, lease.blocks[len(lease.path)], tokens[:computed], now)]
                 self.pin_range(lease.pins, tail, now)
         if session is not None and not lease.is_private:

@@ -31,6 +31,7 @@ class Case:
     min_tokens: int = 1  # transformers computes shorter texts with other factors of rope
     max_tokens: int = 1 << 30  # transformers rounds numbers of longer texts
     in_gguf: bool = True  # False: GGUF has no key for a property of this case
+    as_saved: bool = False  # transformers writes other tensors than it has in memory
 
 
 Config = Any  # of transformers
@@ -43,6 +44,8 @@ class Conversion:
     """How llama.cpp's converter stores an architecture. Names of tensors come from the `gguf` package."""
 
     arch: str  # the name in general.architecture
+    # The name there of models with this configuration, where it is another.
+    name_of: Callable[[Config], str | None] = lambda c: None
     # Keys beyond `base_keys`, without the architecture's name. A value of None: no such key.
     keys: Callable[[Config], Keys] = lambda c: {}
     # The array that is stored for a tensor of safetensors. A dict: several, by names of safetensors. None: no tensor.

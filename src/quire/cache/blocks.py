@@ -1,4 +1,4 @@
-"""The block pool: every block is free, held (references > 0), cached (no reference, in the tree), or retired.
+"""A pool of blocks or state slots: each is free, held (references > 0), cached (no reference, in the tree), or retired.
 
 The number of blocks in use can change at any time. Blocks beyond it are retired: free blocks first, then cached ones in
 the order of eviction. Held blocks are never taken: they are retired after they are released.
@@ -12,30 +12,49 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from typing import Protocol
 
-from quire.cache.history import History
-from quire.cache.radix import NO_BLOCK, PrefixTree
+from quire.cache.radix import NO_BLOCK
 
 EXPIRED, UNPINNED = 0, 1  # ranks; a pin of rank r has UNPINNED + r
 BLOCK_BITS, USE_BITS = 32, 64
 
 
-class BlockPool:
-    """Owns the state of every block. Only the cache and its parts call it."""
+class Storage(Protocol):
+    """Where cached blocks are found: the tree itself, or a column beside it."""
 
-    def __init__(self, tree: PrefixTree, history: History) -> None:
-        self._tree = tree
-        self._history = history
-        self.most_blocks = tree.num_blocks
-        self.num_blocks = tree.num_blocks  # that may be in use; more may be held after a shrink
+    def __contains__(self, block: int) -> bool:
+        """Is the block stored?"""
+        ...
+
+    def is_leaf(self, block: int) -> bool:
+        """Does no other stored block depend on it?"""
+        ...
+
+    def remove(self, block: int) -> int:
+        """Remove a leaf; return the block that it depended on, or NO_BLOCK."""
+        ...
+
+
+class BlockPool:
+    """Owns the state of every block. Only the cache and its parts call it.
+
+    `record_removed` is called for each block that is evicted or dropped, before it is removed from the storage.
+    """
+
+    def __init__(self, num_blocks: int, storage: Storage, record_removed: Callable[[int, float], None]) -> None:
+        self._storage = storage
+        self._record_removed = record_removed
+        self.most_blocks = num_blocks
+        self.num_blocks = num_blocks  # that may be in use; more may be held after a shrink
         self.num_held = 0
         self._retired: list[int] = []
-        self._free = list(range(tree.num_blocks - 1, -1, -1))
-        self._refs = [0] * tree.num_blocks  # a list: reading an array creates an int each time
-        self._rank = bytearray([UNPINNED]) * tree.num_blocks
-        self._used = array("q", [0]) * tree.num_blocks  # number of the release that ended its last hold
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._refs = [0] * num_blocks  # a list: reading an array creates an int each time
+        self._rank = bytearray([UNPINNED]) * num_blocks
+        self._used = array("q", [0]) * num_blocks  # number of the release that ended its last hold
         self._last_use = 0
         self._order: list[int] = []
         self._ttls: dict[int, tuple[float, float]] = {}  # pins with a time to live: block -> (expiry, seconds)
@@ -125,7 +144,7 @@ class BlockPool:
 
     def release(self, blocks: Iterable[int], now: float) -> None:
         """Remove a hold from each block, children first. Without holds, a block is cached if in the tree, else free."""
-        refs, tree = self._refs, self._tree
+        refs, storage = self._refs, self._storage
         self._last_use += 1
         for block in blocks:
             count = refs[block] - 1
@@ -134,7 +153,7 @@ class BlockPool:
             if count:
                 continue
             self.num_held -= 1
-            if block not in tree:
+            if block not in storage:
                 self._free.append(block)
                 continue
             self._used[block] = self._last_use
@@ -142,7 +161,7 @@ class BlockPool:
                 self._rank[block] = UNPINNED
             if block in self._ttls:
                 self._renew(block, now)
-            if tree.is_leaf(block):
+            if storage.is_leaf(block):
                 self._push(block)
 
     def pin(self, block: int, rank: int, ttl: float | None, now: float) -> None:
@@ -159,32 +178,25 @@ class BlockPool:
         """Return the block's pin rank; 0 if it has none."""
         return max(self._rank[block] - UNPINNED, 0)
 
-    def drop(self, block: int, now: float) -> None:
-        """Evict this block, whatever its order. It must be a cached leaf."""
-        assert self._is_evictable(block)
-        self._remove_from_tree(block, now)
-        self._free.append(block)
+    def ttl_of(self, block: int) -> float | None:
+        """Return the seconds that the block's pin lasts; None if it has none or no end."""
+        return self._ttls[block][1] if block in self._ttls else None
 
-    def drop_subtree(self, block: int, now: float) -> list[int]:
-        """Remove a block and all its descendants from the tree; return them. Those without holds are free."""
-        removed = [block]
-        for each in removed:
-            removed += self._tree.children(self._tree.node(each))
-        for each in reversed(removed):
-            self._remove_from_tree(each, now)
-            if not self._refs[each]:
-                self._free.append(each)
-        return removed
+    def drop(self, block: int, now: float) -> None:
+        """Remove a leaf from the storage, whatever its order and its holds. Without holds it is free."""
+        self._remove(block, now)
+        if not self._refs[block]:
+            self._free.append(block)
 
     def mark_removed(self, block: int) -> None:
-        """Update a block that was removed from the tree: without holds it is free."""
+        """Update a block that was removed from the storage: without holds it is free."""
         self._rank[block] = UNPINNED
         self._ttls.pop(block, None)
         if not self._refs[block]:
             self._free.append(block)
 
     def _is_evictable(self, block: int) -> bool:
-        return not self._refs[block] and block in self._tree and self._tree.is_leaf(block)
+        return not self._refs[block] and block in self._storage and self._storage.is_leaf(block)
 
     def _entry(self, block: int) -> int:
         return ((self._rank[block] << USE_BITS | self._used[block]) << BLOCK_BITS) | block
@@ -204,12 +216,12 @@ class BlockPool:
         while not self._is_current(entry := heappop(self._order)):
             pass
         block = entry & ((1 << BLOCK_BITS) - 1)
-        self._remove_from_tree(block, now)
+        self._remove(block, now)
         return block
 
-    def _remove_from_tree(self, block: int, now: float) -> None:
-        self._history.record_removed(int.from_bytes(self._tree.node(block), "big"), self._tree.key(block), now)
-        parent = self._tree.remove(block)
+    def _remove(self, block: int, now: float) -> None:
+        self._record_removed(block, now)
+        parent = self._storage.remove(block)
         self._rank[block] = UNPINNED
         self._ttls.pop(block, None)
         if parent != NO_BLOCK and self._is_evictable(parent):
@@ -245,12 +257,8 @@ class BlockPool:
         expiries = set(self._expiries)
         for block in range(self.most_blocks):
             assert self._refs[block] == holds.get(block, 0), f"block {block} has a wrong number of holds"
-            is_blank = not self._refs[block] and block not in self._tree
+            is_blank = not self._refs[block] and block not in self._storage
             assert (block in free or block in retired) == is_blank, f"block {block} is lost"
             assert not self._is_evictable(block) or self._entry(block) in current, f"block {block} can never be evicted"
-            parent = self._tree.parent(block)
-            assert parent == NO_BLOCK or not self._refs[block] or self._refs[parent], (
-                f"block {block} is held, but not its parent"
-            )
         assert all((ttl[0], block) in expiries for block, ttl in self._ttls.items())
-        assert all(block in self._tree for block in self._ttls)
+        assert all(block in self._storage for block in self._ttls)

@@ -7,7 +7,15 @@ from itertools import islice
 from typing import NamedTuple
 
 from quire.cache.radix import ROOT_BYTES, tokens_of
-from quire.types.events import ROOT, BlockRemoved, BlockStored, CacheCleared, CacheEvent
+from quire.types.events import (
+    ROOT,
+    BlockRemoved,
+    BlockStored,
+    CacheCleared,
+    CacheEvent,
+    CheckpointRemoved,
+    CheckpointStored,
+)
 from quire.types.request import CacheKey
 
 MAX_EVENTS = 8192  # a reader that falls further behind takes a snapshot
@@ -24,6 +32,7 @@ class StoredBlock(NamedTuple):
     block: int
     edge: bytes  # its key in the tree: its parent's node, or a root, and its tokens
     owner: CacheKey
+    group: int = 0
 
     def event(self, sequence: int) -> BlockStored:
         """Return it as an event for routers."""
@@ -34,6 +43,7 @@ class StoredBlock(NamedTuple):
             block=self.block,
             tokens=tokens_of(self.edge[len(self.parent) or ROOT_BYTES :]),
             key=self.owner,
+            group=self.group,
         )
 
 
@@ -45,10 +55,12 @@ class History:
         self._events: deque[StoredBlock | CacheEvent] = deque(maxlen=MAX_EVENTS)  # the last one has number `sequence`
         self._evictions: OrderedDict[bytes, float] = OrderedDict()  # edge -> time
 
-    def record_stored(self, node: bytes, parent: bytes, block: int, edge: bytes, owner: CacheKey) -> None:
+    def record_stored(
+        self, node: bytes, parent: bytes, block: int, edge: bytes, owner: CacheKey, group: int = 0
+    ) -> None:
         """Record a block added to the tree; the arguments are the fields of `StoredBlock`."""
         self.sequence += 1
-        self._events.append(new_tuple(StoredBlock, (node, parent, block, edge, owner)))
+        self._events.append(new_tuple(StoredBlock, (node, parent, block, edge, owner, group)))
 
     def record_removed(self, node: int, edge: bytes, now: float) -> None:
         """Record an evicted block."""
@@ -57,6 +69,21 @@ class History:
         self._evictions[edge] = now
         if len(self._evictions) > MAX_EVICTIONS:
             self._evictions.popitem(last=False)
+
+    def record_window_removed(self, node: bytes, group: int) -> None:
+        """Record a node's block of a window group that was evicted alone."""
+        self.sequence += 1
+        self._events.append(BlockRemoved(self.sequence, int.from_bytes(node, "big"), group))
+
+    def record_checkpoint_stored(self, node: bytes, position: int) -> None:
+        """Record a checkpoint in a node, or that it is named by another node now."""
+        self.sequence += 1
+        self._events.append(CheckpointStored(self.sequence, int.from_bytes(node, "big"), position))
+
+    def record_checkpoint_removed(self, node: bytes, position: int) -> None:
+        """Record an evicted checkpoint."""
+        self.sequence += 1
+        self._events.append(CheckpointRemoved(self.sequence, int.from_bytes(node, "big"), position))
 
     def record_cleared(self) -> None:
         """Record that all blocks were removed at once."""

@@ -13,6 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import islice, takewhile
 from struct import Struct
 from typing import NamedTuple
 
@@ -70,7 +71,7 @@ class PrefixTree:
         self._nodes: list[bytes] = [b""] * num_blocks  # the block's identity while in the tree; never reused
         self._parents = array("i", [NO_BLOCK]) * num_blocks
         self._last_node = 0
-        self.num_changes = 0  # insertions and removals: while it is the same, so is every match
+        self.num_changes = 0  # insertions and removals, in columns too: while it is the same, so is every match
         self._recent_paths = RecentPaths(block_tokens * TOKEN_BYTES)
         self._chunks = Struct(f"{block_tokens * TOKEN_BYTES}s")  # splits bytes faster than slicing
         self.roots: dict[bytes, CacheKey] = {}  # with blocks
@@ -103,6 +104,11 @@ class PrefixTree:
         """Return the identity of the block's parent, or of its root."""
         parent = self._parents[block]
         return self._nodes[parent] if parent != NO_BLOCK else self.key(block)[:ROOT_BYTES]
+
+    def parent_identity(self, block: int) -> bytes:
+        """Return the identity of the block's parent; empty for a first block."""
+        parent = self._parents[block]
+        return self._nodes[parent] if parent != NO_BLOCK else b""
 
     def is_leaf(self, block: int) -> bool:
         """Has the block no children?"""
@@ -200,11 +206,19 @@ class PrefixTree:
         self._keys[block], self._nodes[block], self._parents[block] = None, b"", NO_BLOCK
         return parent
 
-    def covers(self, node: bytes, chunk: bytes) -> bool:
-        """Does a child of the node begin with all of these tokens?"""
+    def child_with_head(self, node: bytes, chunk: bytes) -> int:
+        """Return a child of the node that begins with all of these tokens, or NO_BLOCK."""
         keys, key = self._child_keys(node), node + chunk
         at = bisect_left(keys, key)
-        return at < len(keys) and keys[at].startswith(key)
+        return self._edges[keys[at]] if at < len(keys) and keys[at].startswith(key) else NO_BLOCK
+
+    def siblings_with_head(self, block: int, num_tokens: int) -> list[int]:
+        """Return the siblings that begin with the block's first `num_tokens` tokens."""
+        node = self.parent_node(block)
+        head = self.key(block)[: len(node) + num_tokens * TOKEN_BYTES]
+        keys = self._child_keys(node)
+        similar = takewhile(lambda key: key.startswith(head), islice(keys, bisect_left(keys, head), None))
+        return [each for key in similar if (each := self._edges[key]) != block]
 
     def shorter_siblings(self, block: int) -> list[int]:
         """Return the siblings whose tokens this block begins with: they are redundant.
@@ -221,6 +235,13 @@ class PrefixTree:
             return []
         heads = (key[:end] for end in range(len(key) - TOKEN_BYTES, len(node), -TOKEN_BYTES))
         return [self._edges[head] for head in heads if head in self._edges]
+
+    def subtree(self, block: int) -> list[int]:
+        """Return a block and all its descendants, parents before children."""
+        blocks = [block]
+        for each in blocks:
+            blocks += self.children(self._nodes[each])
+        return blocks
 
     def in_order(self) -> Iterator[tuple[int, CacheKey]]:
         """Yield every block and its owner, parents before children."""

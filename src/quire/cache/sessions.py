@@ -9,6 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from quire.cache.blocks import BlockPool
+from quire.cache.columns import Columns, Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,24 +18,28 @@ class SessionContext:
 
     blocks: tuple[int, ...]
     expires: float
+    columns: Held | None = None  # the window blocks and the state at its end
 
 
 class Sessions:
     """Holds blocks for conversations without a running request."""
 
-    def __init__(self, pool: BlockPool, ttl: float) -> None:
+    def __init__(self, pool: BlockPool, ttl: float, columns: Columns | None) -> None:
         self._pool = pool
+        self._columns = columns
         self._ttl = ttl
         self._contexts: OrderedDict[str, SessionContext] = OrderedDict()  # idle for longest first
 
     def __len__(self) -> int:
         return len(self._contexts)
 
-    def hold(self, session: str, blocks: tuple[int, ...], now: float) -> None:
+    def hold(self, session: str, blocks: tuple[int, ...], now: float, columns: Held | None = None) -> None:
         """Hold these blocks for a session, instead of those of its last turn."""
         self._pool.hold(blocks, now)
+        if self._columns is not None and columns is not None:
+            self._columns.hold(columns, now)
         before = self._contexts.pop(session, None)
-        self._contexts[session] = SessionContext(blocks, now + self._ttl)
+        self._contexts[session] = SessionContext(blocks, now + self._ttl, columns)
         if before is not None:
             self._release(before, now)
 
@@ -56,12 +61,14 @@ class Sessions:
         while self._contexts and next(iter(self._contexts.values())).expires <= now:
             self._close_oldest(now)
 
-    def reclaim(self, count: int, now: float) -> bool:
+    def reclaim(self, count: int, now: float, pool: BlockPool | None = None) -> bool:
         """End the longest idle sessions until `count` blocks are available. Return whether they are.
 
-        Blocks that are cached and not held count as available: the pool evicts them on demand.
+        Blocks that are cached and not held count as available: the pool evicts them on demand. `pool`: of another group
+        than that of all tokens.
         """
-        while self._pool.num_available < count:
+        pool = pool or self._pool
+        while pool.num_available < count:
             if not self._contexts:
                 return False
             self._close_oldest(now)
@@ -71,8 +78,14 @@ class Sessions:
         """Return every hold of every session."""
         return [block for context in self._contexts.values() for block in context.blocks]
 
+    def held_columns(self) -> list[Held]:
+        """Return every hold of every session on window blocks and states."""
+        return [context.columns for context in self._contexts.values() if context.columns is not None]
+
     def _close_oldest(self, now: float) -> None:
         self._release(self._contexts.popitem(last=False)[1], now)
 
     def _release(self, context: SessionContext, now: float) -> None:
         self._pool.release(reversed(context.blocks), now)
+        if self._columns is not None and context.columns is not None:
+            self._columns.release(context.columns, now)

@@ -109,7 +109,7 @@ def read_config(checkpoint: CheckpointSource, keys: ConfigKeys, kind: type[Model
 
 def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) -> ModelConfig:
     c = keys.values(given, architecture=_named(given.get("architectures")))
-    num_layers = c.size("num_hidden_layers", _num_listed(given.get(keys.layer_list)), MAX_LAYERS)
+    num_layers = c.size("num_hidden_layers", _num_listed(given, keys), MAX_LAYERS)
     hidden, max_context = c.size("hidden_size"), c.size("max_position_embeddings")
     has_heads, has_ffn = "num_attention_heads" in keys.read, "intermediate_size" in keys.read
     num_heads = c.size("num_attention_heads") if has_heads else 0
@@ -142,9 +142,12 @@ def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) ->
     return kind.read(base, c, is_gguf=False)
 
 
-def _num_listed(layers: Any) -> int | None:
-    """The number of layers of a file that lists them, in a list or as letters of a text."""
-    return len(layers) or None if isinstance(layers, list | tuple | str) else None
+def _num_listed(given: Metadata, keys: KeySet) -> int | None:
+    """The number of layers of a file that may list them instead, in a list or as letters of a text."""
+    lists = [given[key] for key in keys.layer_lists if isinstance(given.get(key), list | tuple | str)]
+    if keys.layer_lists and not lists:
+        raise UnsupportedModel(f"The model's configuration lacks '{keys.layer_lists[0]}'.")
+    return len(lists[0]) if lists else None
 
 
 def _head_dim(c: Values, hidden: str, heads: str, kv_heads: str, head_dim: str) -> int:

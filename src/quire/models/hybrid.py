@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from quire.models.config import ModelConfig
 from quire.models.names import Names
 from quire.models.rope import FULL, SLIDING
 from quire.models.values import Values
+
+Only = Callable[[Any, int], bool]
 
 LINEAR = "linear_attention"  # the type of a layer with a recurrence in most architectures
 KV_HEADS = "attention.head_count_kv"
@@ -26,8 +29,12 @@ def has_recurrence(c: ModelConfig, layer: int) -> bool:
 
 def attention_in_some(names: Names) -> Names:
     """The same names, where only layers with attention have its tensors."""
-    words = [word for word in names.entries if word.startswith("attn.") and word != "attn.norm"]
-    return names.marked(*words, only=has_attention)
+    entries = {word: each for word, each in names.entries.items() if word.startswith("attn.") and word != "attn.norm"}
+    return names.but({word: replace(each, only=_if_attention(each.only)) for word, each in entries.items()})
+
+
+def _if_attention(only: Only | None) -> Only:
+    return has_attention if only is None else lambda c, layer: has_attention(c, layer) and only(c, layer)
 
 
 def types_by_heads(base: dict[str, Any], values: Values, kind: str = LINEAR) -> tuple[str, ...]:

@@ -99,7 +99,7 @@ class KeyChanges(TypedDict, total=False):
     tensors: Mapping[str, str]
     by_layer: Iterable[str]
     layer_types: Iterable[str]
-    layer_list: str
+    layer_lists: tuple[str, ...]
     head_dim: str
 
 
@@ -120,7 +120,7 @@ class KeySet:
     is_closed: bool = False  # a key that is not declared must be zero
     by_layer: frozenset[str] = frozenset()  # keys that may have a number for each layer; 0: the layer has none of these
     layer_types: frozenset[str] = frozenset()  # those of layers without attention
-    layer_list: str = ""  # a key whose value has an entry for each layer, if num_hidden_layers is left out
+    layer_lists: tuple[str, ...] = ()  # keys with an entry for each layer, if num_hidden_layers may be left out
     head_dim: str = "head_dim"  # the key of the size of a head, or of the part of it that rope turns
 
     def override(self, **changes: Unpack[KeyChanges]) -> KeySet:
@@ -149,14 +149,15 @@ class KeySet:
             tensors=changes.get("tensors", self.tensors),
             by_layer=self.by_layer.union(changes.get("by_layer", ())),
             layer_types=self.layer_types.union(changes.get("layer_types", ())),
-            layer_list=changes.get("layer_list", self.layer_list),
+            layer_lists=changes.get("layer_lists", self.layer_lists),
             head_dim=changes.get("head_dim", self.head_dim),
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:
         """What `given` says under the keys that are read. A key that may change the maths unread is an error."""
         standard = {**self.synonyms, **{file: ours for ours, file in self.spelling.items()}}
-        found = {standard.get(key, key): given[key] for key in given if standard.get(key, key) in self.read}
+        known = {key: standard.get(key, key) for key in given if key in standard or key not in self.spelling}
+        found = {ours: given[key] for key, ours in known.items() if ours in self.read}
         self._check_synonyms(given, architecture)
         for key in given:
             is_read = key in standard or (key in self.read and key not in self.spelling)

@@ -11,10 +11,9 @@ from quire.models.config import ModelConfig
 from quire.models.gated_conv import CONV_CONFIG, CONV_GGUF, CONV_NAMES, convolve, read_conv
 from quire.models.hybrid import has_attention
 from quire.models.keys import ConfigKeys
-from quire.models.registry import alias, architecture
+from quire.models.registry import architecture
 from quire.models.values import Values
 
-NAME = "Lfm2ForCausalLM"
 CONFIG = CONV_CONFIG.override(
     reads=["full_attn_idxs", "block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of"],
     synonyms={"block_ff_dim": "intermediate_size"},
@@ -46,7 +45,12 @@ def _ffn(given: int, values: Values) -> int:
 
 
 @architecture(
-    NAME, model_type="lfm2", gguf="lfm2", names=CONV_NAMES, keys=ConfigKeys(CONFIG, CONV_GGUF), config=Lfm2Config
+    "Lfm2ForCausalLM",
+    model_type="lfm2",
+    gguf="lfm2",
+    names=CONV_NAMES,
+    keys=ConfigKeys(CONFIG, CONV_GGUF),
+    config=Lfm2Config,
 )
 def lfm2(g: Graph, c: Lfm2Config) -> Value:
     """Pre-norm decoder. Queries and keys are normed head by head."""
@@ -57,6 +61,3 @@ def lfm2(g: Graph, c: Lfm2Config) -> Value:
         x = g.add(x, mixed)
         x = g.add(x, gated_mlp(g, layer, g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps), "silu"))
     return g.logits(g.rms_norm(x, "norm", eps=c.norm_eps), "head")
-
-
-alias("LFM2ForCausalLM", of=NAME, model_type="lfm2")
