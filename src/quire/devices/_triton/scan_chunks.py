@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .attention import padded
 from .chain import LaunchShape, follow, launch
-from .delta_chunks import kept_between, tile, chunk_tokens
+from .delta_chunks import chunk_tokens, kept_between, tile
 from .scan_steps import ScanInputs, StateScan, softplus
 from .state_work import StateRows
 
