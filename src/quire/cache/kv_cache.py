@@ -32,7 +32,7 @@ from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.resizing import Resizing
 from quire.cache.sessions import Sessions
 from quire.cache.stats import NO_COLUMNS, CacheStats
-from quire.cache.windows import WindowGroup
+from quire.cache.windows import WindowColumn
 from quire.cache.writer import TreeWriter
 from quire.types.events import CacheEvent
 from quire.types.request import CacheKey, Pin
@@ -63,7 +63,7 @@ class KVCache:
         self._pool = BlockPool(num_blocks, tree, self._record_removed)
         self.pending: set[int] = set()  # promised, and not known to be computed: not to be copied
         groups = tuple(
-            WindowGroup(number, *size, tree, self.history, self.pending) for number, size in enumerate(windows, 1)
+            WindowColumn(number, *size, tree, self.history, self.pending) for number, size in enumerate(windows, 1)
         )
         self._states = Checkpoints(num_states, tree, self.history, spacing) if num_states else None
         self._columns = Columns(tree, self._pool, groups, self._states) if groups or num_states else None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from quire.cache.radix import PrefixTree
 from quire.types.request import CacheKey, Pin
 from quire.types.step import CopyBlock
 
@@ -88,7 +89,7 @@ class Lease:
         """Return every hold on a block of the group of all tokens."""
         return self.blocks + self.twins() + ([] if self.copy is None else [self.copy.source])
 
-    def check(self, tree: Container[int]) -> None:
+    def check(self, tree: PrefixTree) -> None:
         """Assert that the path is in the tree, and first differs from the blocks where it says."""
         assert self.is_private or all(block in tree for block in self.path)
         differing = (place for place, block in enumerate(self.path) if block != self.blocks[place])

@@ -16,7 +16,7 @@ from quire.cache.radix import NO_BLOCK, PrefixTree, common_head
 from quire.types.request import CacheKey, Pin
 
 
-class WindowGroup:
+class WindowColumn:
     """The pool and the column of one window size. Only `Columns` calls it."""
 
     def __init__(
