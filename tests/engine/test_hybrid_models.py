@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quire.engine.async_llm import AsyncLLM
+from quire.engine.llm import LLM
 from quire.engine.messages import Cancel
 from quire.types.request import CacheKey, Constraint, ConstraintKind, SamplingParams
 from quire.weights.checkpoint import open_checkpoint
 from tests.devices.cpu.programs import HAS_NATIVE
 from tests.engine.driver import Driver, SampleRecord, expected
 from tests.engine.spelled import save_spelled
-from tests.models.toys import make_toy, some_tokens
+from tests.engine.test_process import link_of
+from tests.models.toys import make_toy, some_tokens, toy_of, write_gguf
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not HAS_NATIVE, reason="the extension was not built")]
 
@@ -139,3 +145,59 @@ def test_forced_tokens_and_hits_together_change_no_bit(case: str, tmp_path: Path
     text = [*prompt, *warm.tokens, 5, 6, 7]
     after = driver.answer("after", text)
     assert after.num_hit >= len(prompt) + len(warm.tokens) - 2 and said(after) == said(driver.cold("after form", text))
+
+
+@pytest.mark.parametrize(
+    "context, window, chunk", [(4096, 64, 256), pytest.param(32768, 1024, 2048, marks=pytest.mark.slow)]
+)
+def test_a_long_prompt_holds_the_blocks_of_a_window_and_a_chunk(context: int, window: int, chunk: int) -> None:
+    """The layers of Gemma 3 with a window take at most 1.1 times (window + chunk) tokens, whatever the context is."""
+    different = {"sliding_window": window, "head_dim": 16, "max_position_embeddings": context, "num_attention_heads": 1,
+                 "num_key_value_heads": 1, "layer_types": ["sliding_attention", "full_attention"]}  # fmt: skip
+    toy = toy_of("Gemma3ForCausalLM", different, seed=1)
+    settings = {"max_context": context, "max_step_tokens": chunk, "num_blocks": 2 * context // 16, "max_rows": 4}
+    driver = HybridDriver("gemma3", checkpoint=toy.checkpoint, **settings)
+    driver.submit("long", some_tokens(context - 9), SamplingParams(max_tokens=4, temperature=0, ignore_eos=True))
+    most = 0
+    while driver.step():
+        most = max(most, driver.core.counters().num_held_window_blocks)
+    assert len(driver.tokens("long")) == 4 and driver.core.counters().num_window_blocks < context // 16
+    assert window + chunk - 16 < most * 16 <= 1.1 * (window + chunk)
+
+
+@pytest.fixture(scope="module")
+def hybrid_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """LFM2 on disk, with a tokenizer."""
+    return save_spelled(make_toy("lfm2").torch_model, tmp_path_factory.mktemp("lfm2"))
+
+
+@pytest.mark.parametrize("container", ["safetensors", "gguf"])
+def test_files_of_a_hybrid_are_run_and_usage_has_its_cached_tokens(
+    container: str, hybrid_folder: Path, tmp_path: Path
+) -> None:
+    path = hybrid_folder if container == "safetensors" else write_gguf(make_toy("lfm2").as_gguf(), tmp_path / "a.gguf")
+    prompts = [some_tokens(length) for length in (33, 90)]
+    with LLM(path, device="cpu", kv_dtype="f32", **SETTINGS) as llm:
+        for turn in range(2):
+            for completion, prompt in zip(llm.generate(prompts, GREEDY), prompts, strict=True):
+                assert list(completion.tokens) == expected("lfm2", prompt, 24)
+                assert completion.usage.cached == (len(prompt) - 1 if turn else 0)
+        ready = llm.client.ready
+        assert ready.num_states >= 16 and ready.state_bytes == 768 and ready.windows == ()
+
+
+def test_an_engine_that_is_killed_continues_with_the_same_tokens(hybrid_folder: Path) -> None:
+    prompts = [some_tokens(length) for length in (33, 90, 91)]
+    sampling = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
+
+    async def run() -> list[list[int]]:
+        async with AsyncLLM(hybrid_folder, device="cpu", kv_dtype="f32", **SETTINGS) as llm:
+            asked = asyncio.gather(*(llm.generate(prompt, sampling) for prompt in prompts))
+            while not (await asyncio.to_thread(llm.client.counters)).output_tokens:
+                await asyncio.sleep(0.01)
+            os.kill(link_of(llm.client).pid, signal.SIGKILL)
+            found = await asked
+            assert llm.client.num_restarts == 1
+            return [list(completion.tokens) for (completion,) in found]
+
+    assert asyncio.run(run()) == [expected("lfm2", prompt, 400) for prompt in prompts]
