@@ -20,12 +20,13 @@ from quire.engine.messages import (
 )
 from quire.engine.need import WHOLE, Budget, Need, Share, budget_bytes, budget_of, memory_need, need_of
 from quire.models.draw import draw
+from quire.runner.cache_plan import CacheBytes
 from quire.runner.memory import limits_of, with_kv_format
 from quire.types.output import Finished
 from quire.types.request import GenerateRequest, SamplingParams
 from quire.weights.checkpoint import open_checkpoint
 
-NEED = Need(fixed_bytes=1000, block_bytes=10, block_tokens=16, max_context=160)
+NEED = Need(fixed_bytes=1000, cache=CacheBytes(10), config=load({}, {}), max_context=160)
 
 
 @pytest.mark.pure

@@ -16,6 +16,7 @@ COMMANDS = {  # name -> module
     "cpu": "quire.bench.cpu",
     "architectures": "quire.bench.architectures",
     "cpu-experts": "quire.bench.cpu_experts",
+    "cpu-hybrid": "quire.bench.cpu_hybrid",
     "front": "quire.bench.front",
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",

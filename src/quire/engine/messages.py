@@ -124,6 +124,15 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowCache:
+    """The KV blocks of the layers that read no further back than `window` tokens."""
+
+    window: int
+    num_blocks: int
+    block_bytes: int  # of one block, over these layers
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """The engine accepts requests. Has what it measured and decided while loading."""
 
@@ -135,9 +144,18 @@ class Ready:
     block_tokens: int
     seconds: float  # that loading took
     most_blocks: int = 0  # the most that Resize allows: address space is reserved for so many
-    block_bytes: int = 0  # of one KV block, over all layers
+    block_bytes: int = 0  # of one KV block, over the layers that keep all tokens
     weight_bytes: int = 0  # beside KV blocks: weights and the largest buffers
     kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # see devices.base.ReportsKernels
+    windows: tuple[WindowCache, ...] = ()  # layers that keep the tokens of a window; these blocks are not resized
+    num_states: int = 0  # of running requests, and checkpoints
+    state_bytes: int = 0  # of one of them, over the recurrent layers
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of the caches that keep their size: window groups and states."""
+        windows = sum(each.num_blocks * each.block_bytes for each in self.windows)
+        return windows + self.num_states * self.state_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +183,16 @@ class Cancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowCounters:
+    """Blocks of one window group by state."""
+
+    window: int
+    num_free: int
+    num_held: int
+    num_cached: int
+
+
+@dataclass(frozen=True, slots=True)
 class Counters:
     """What the engine has done since its start, and what it holds now."""
 
@@ -187,12 +215,11 @@ class Counters:
     num_free_blocks: int = 0
     num_held_blocks: int = 0
     num_cached_blocks: int = 0
-    num_window_blocks: int = 0  # of all window groups
-    num_held_window_blocks: int = 0
-    num_cached_window_blocks: int = 0
-    num_states: int = 0  # slots for the states of recurrent layers
-    num_held_states: int = 0
-    num_checkpoints: int = 0  # states in the prefix tree
+    windows: tuple[WindowCounters, ...] = ()  # in the order of Ready.windows
+    num_states: int = 0
+    num_free_states: int = 0
+    num_held_states: int = 0  # of running requests
+    num_checkpoints: int = 0  # states from which requests can resume
     num_sessions: int = 0
     queried_tokens: int = 0  # prompt tokens looked up in the prefix tree
     hit_tokens: int = 0
@@ -201,6 +228,13 @@ class Counters:
     plan: HistogramValue = EMPTY_HISTOGRAM  # seconds of a step in the scheduler, before the launch
     run: HistogramValue = EMPTY_HISTOGRAM  # seconds of a step on the device
     commit: HistogramValue = EMPTY_HISTOGRAM  # seconds of a step in the scheduler, after it
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of KV blocks that are held; of window blocks or states, if that is more."""
+        windows = [(each.num_held, each.num_free + each.num_held + each.num_cached) for each in self.windows]
+        groups = [(self.num_held_blocks, self.num_blocks), (self.num_held_states, self.num_states), *windows]
+        return max(num_held / max(total, 1) for num_held, total in groups)
 
 
 @dataclass(frozen=True, slots=True)

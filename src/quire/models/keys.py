@@ -98,6 +98,8 @@ class KeyChanges(TypedDict, total=False):
     biases: Mapping[str, tuple[str, ...]]
     tensors: Mapping[str, str]
     by_layer: Iterable[str]
+    layer_types: Iterable[str]
+    layer_lists: tuple[str, ...]
     head_dim: str
 
 
@@ -116,7 +118,9 @@ class KeySet:
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # flag -> words of the linears with a bias
     tensors: Mapping[str, str] = field(default_factory=dict)  # flag -> the tensor whose presence in GGUF sets it
     is_closed: bool = False  # a key that is not declared must be zero
-    by_layer: frozenset[str] = frozenset()  # keys that may have a number for each layer
+    by_layer: frozenset[str] = frozenset()  # keys that may have a number for each layer; 0: the layer has none of these
+    layer_types: frozenset[str] = frozenset()  # those of layers without attention
+    layer_lists: tuple[str, ...] = ()  # keys with an entry for each layer, if num_hidden_layers may be left out
     head_dim: str = "head_dim"  # the key of the size of a head, or of the part of it that rope turns
 
     def override(self, **changes: Unpack[KeyChanges]) -> KeySet:
@@ -144,6 +148,8 @@ class KeySet:
             biases=changes.get("biases", self.biases),
             tensors=changes.get("tensors", self.tensors),
             by_layer=self.by_layer.union(changes.get("by_layer", ())),
+            layer_types=self.layer_types.union(changes.get("layer_types", ())),
+            layer_lists=changes.get("layer_lists", self.layer_lists),
             head_dim=changes.get("head_dim", self.head_dim),
         )
 

@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.devices.base import Limits
-from quire.ops.batch import Batch, Draws
+from quire.ops.batch import Batch, Draws, StateSlots, WindowTables
 from quire.runner.rows import Rows
 from quire.types.step import Part, SharedPrefix, StepPlan
 
 Array = NDArray[Any]
 NONE: Array = np.zeros(0, np.int32)
+NO_SAVES: Array = np.zeros((0, 2), np.int32)
 FEW_ROWS = 4  # for so few rows single assignments are faster than numpy calls, whose code has left the cache
 
 
@@ -61,7 +62,7 @@ class _RunningStep:
     rows: list[int]
     starts: list[int]  # expected in the next step, if each request advances by one token
     groups: tuple[SharedPrefix, ...]
-    moving: Array  # [3, R] the batch's positions, lengths and slots
+    moving: Array  # [3 + W, R] the batch's positions, lengths and slots, and its slots in each window group
     steps_left: int  # steps until a row needs more blocks than the batch's tables hold
 
 
@@ -72,12 +73,15 @@ class BatchBuilder:
         self._block_tokens = limits.block_tokens
         self._device_samples = device_samples
         self._token_ids, self._row_of_token = (np.zeros(limits.max_tokens, np.int32) for _ in range(2))
-        self._moving = np.zeros((3, max(limits.max_tokens, limits.max_rows)), np.int32)  # grow by one with each token
-        self._positions, self._lengths, self._slots = self._moving
+        most = max(limits.max_tokens, limits.max_rows)
+        self._moving = np.zeros((3 + len(limits.windows), most), np.int32)  # grow by one with each token
+        self._positions, self._lengths, self._slots, *self._window_slots = self._moving
         self._starts = np.zeros(limits.max_rows + 1, np.int32)
         self._tables = np.zeros(limits.max_rows * limits.max_blocks, np.int32)  # flat: [R, B] of any step is contiguous
-        most = max(limits.max_tokens, limits.max_rows, limits.max_logits)
-        self._count = np.arange(most + 1, dtype=np.int32)  # 0, 1, 2, …
+        self._window_tables = [np.zeros_like(self._tables) for _ in limits.windows]
+        # The slots of states: read from, written to. None: the program has no states.
+        self._states = np.zeros((2, limits.max_rows), np.int32) if limits.num_states else None
+        self._count = np.arange(max(most, limits.max_logits) + 1, dtype=np.int32)  # 0, 1, 2, …
         self._ones = np.ones(limits.max_rows, np.int32)
         self._last_step: _RunningStep | None = None
 
@@ -89,7 +93,7 @@ class BatchBuilder:
             return last.built
         built = self._build(plan, rows, masked)
         self._last_step = None
-        if not plan.copies and not masked and all(part.tokens is None and part.num_logits == 1 for part in plan.parts):
+        if not _has_copies(plan) and not masked and all(p.tokens is None and p.num_logits == 1 for p in plan.parts):
             starts = [part.start + 1 for part in plan.parts]
             steps_left = built.batch.block_tables.shape[1] * self._block_tokens - max(starts)
             moving = self._moving[:, : len(starts)]
@@ -101,7 +105,7 @@ class BatchBuilder:
     def _continues(self, last: _RunningStep, plan: StepPlan) -> bool:
         """Is this the last step again, with each row one token further?"""
         parts = plan.parts
-        if plan.joins or plan.copies or len(parts) != len(last.rows):
+        if plan.joins or len(parts) != len(last.rows) or _has_copies(plan):
             return False
         if last.steps_left <= 0 or plan.groups != last.groups:
             return False
@@ -118,7 +122,7 @@ class BatchBuilder:
             moving, ids, tokens, crossing = last.moving, batch.token_ids, rows.last_tokens, []
             for index, start in enumerate(last.starts):
                 ids[index] = tokens[last.rows[index]]
-                for kind in range(3):
+                for kind in range(len(moving)):
                     moving[kind, index] += 1
                 if start % size == 0:
                     crossing.append(index)
@@ -131,6 +135,10 @@ class BatchBuilder:
             block = rows.block_tables[row[crossing], at]
             batch.block_tables[crossing, at] = block
             batch.slots[crossing] = block * size
+            for window, held in zip(batch.windows, rows.window_tables, strict=True):
+                block = held[row[crossing], at]
+                window.block_tables[crossing, at] = block
+                window.slots[crossing] = block * size
         if batch.draws is not None:
             rows.draws.move(batch.draws, row, batch.lengths)
         last.starts = [start + 1 for start in last.starts]
@@ -147,7 +155,8 @@ class BatchBuilder:
         np.add(first, counts, out=lengths)
         num_tokens = int(starts[-1])
         self._fill_tokens(parts, row, rows)
-        tables = self._gather_tables(row, rows)
+        width = int(rows.num_blocks[row].max())
+        tables = _gather(rows.block_tables, row, width, self._tables)
         positions = self._positions[:num_tokens]
         if num_tokens == num_rows:  # hot path: one token each
             row_of_token = self._count[:num_rows]
@@ -156,10 +165,8 @@ class BatchBuilder:
             row_of_token = self._row_of_token[:num_tokens]
             row_of_token[:] = np.repeat(self._count[:num_rows], counts)
             np.add((first - starts[:-1])[row_of_token], self._count[:num_tokens], out=positions)
-        slots = self._slots[:num_tokens]
         block, offset = np.divmod(positions, np.int32(self._block_tokens))
-        np.multiply(tables[row_of_token, block], self._block_tokens, out=slots)
-        slots += offset
+        slots = self._fill_slots(self._slots, tables, (row_of_token, block), offset)
         entries = self._entries(parts, starts)
         draws, host_sampled, kept = self._draws(entries, row, rows, lengths, masked)
         wanted = NONE if self._device_samples else self._wanted(parts, entries, row, rows)
@@ -176,6 +183,8 @@ class BatchBuilder:
             groups=self._groups_of(plan, lengths),
             num_top=wanted,
             draws=draws,
+            windows=self._windows(plan, rows, row, (row_of_token, block), offset) if rows.window_tables else (),
+            states=self._state_slots(plan, rows, row) if self._states is not None else None,
         )
         is_simple = entries.is_one_each and not host_sampled and np.count_nonzero(wanted == 1) == len(wanted)
         return BuiltBatch(batch, row, is_simple, host_sampled, kept)
@@ -201,12 +210,38 @@ class BatchBuilder:
         if self._device_samples:
             np.copyto(ids, -1 - row, where=rows.is_on_device[row])
 
-    def _gather_tables(self, row: Array, rows: Rows) -> Array:
-        """Return the block tables [R, B]; B is the largest number of blocks of a row in this step."""
+    def _fill_slots(self, buffer: Array, tables: Array, place: tuple[Array, Array], offset: Array) -> Array:
+        """Return the slot of each token: `place` is its row and its index in the row's table."""
+        slots = buffer[: len(offset)]
+        np.multiply(tables[place], self._block_tokens, out=slots)
+        slots += offset
+        return slots
+
+    def _windows(
+        self, plan: StepPlan, rows: Rows, row: Array, place: tuple[Array, Array], offset: Array
+    ) -> tuple[WindowTables, ...]:
+        """Return the slots, tables and copies of the window groups."""
         width = int(rows.num_blocks[row].max())
-        tables = self._tables[: len(row) * width].reshape(len(row), width)
-        np.take(rows.block_tables[:, :width], row, axis=0, out=tables, mode="clip")
-        return tables
+        windows = []
+        for index, held in enumerate(rows.window_tables):
+            tables = _gather(held, row, width, self._window_tables[index])
+            slots = self._fill_slots(self._window_slots[index], tables, place, offset)
+            copies = plan.window_copies[index] if plan.window_copies else ()
+            windows.append(WindowTables(slots, tables, np.array(copies, np.int32).reshape(-1, 3)))
+        return tuple(windows)
+
+    def _state_slots(self, plan: StepPlan, rows: Rows, row: Array) -> StateSlots:
+        """Return where each row's state is read from and written to, and the states stored inside the step."""
+        assert self._states is not None
+        source, target = self._states[:, : len(row)]
+        np.take(rows.state_sources, row, out=source, mode="clip")
+        np.take(rows.state_targets, row, out=target, mode="clip")
+        if not plan.saves:
+            return StateSlots(source, target, NO_SAVES)
+        # Position p of a row that begins with token s at position q: the state after the token s + p - 1 - q.
+        first = {part.row: int(self._starts[index]) - part.start - 1 for index, part in enumerate(plan.parts)}
+        saves = sorted((first[row] + position, slot) for row, position, slot in plan.saves if row in first)
+        return StateSlots(source, target, np.array(saves, np.int32).reshape(-1, 2))
 
     def _groups_of(self, plan: StepPlan, lengths: Array) -> Array:
         """Return the plan's groups [M, 3] as rows of this step, without rows that have no part in it.
@@ -260,6 +295,18 @@ class BatchBuilder:
         draws.masked[[entries.ends[index] - 1 for index in masked if device_sampled[index]]] = True
         yields = counts > 0
         return draws, tuple(np.flatnonzero(yields & ~device_sampled).tolist()), row[yields & device_sampled]
+
+
+def _gather(held: Array, row: Array, width: int, buffer: Array) -> Array:
+    """Return the block tables [R, B] of these rows; B is the largest number of blocks of a row in this step."""
+    tables = buffer[: len(row) * width].reshape(len(row), width)
+    np.take(held[:, :width], row, axis=0, out=tables, mode="clip")
+    return tables
+
+
+def _has_copies(plan: StepPlan) -> bool:
+    """Does the step copy blocks, or change where states are read or written?"""
+    return bool(plan.copies or plan.states or plan.saves or plan.window_copies)
 
 
 def logits_of(part: Part) -> int:

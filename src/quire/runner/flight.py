@@ -9,6 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from quire.devices.base import Pending
+from quire.ops.batch import StateSlots
 from quire.runner.batch import BuiltBatch
 from quire.runner.rows import Row
 from quire.types.errors import QuireError
@@ -45,6 +46,7 @@ class Flight:
     error: QuireError | None = None
     result: StepResult | None = None
     busy_seconds: float | None = None  # of the device, if it measures them
+    states: StateSlots | None = None  # a copy of those of the batch, if states are checked
     _removed: list[tuple[int, QuireError]] = field(default_factory=list)  # index of each part when it was removed
 
     def remove_largest(self, error: QuireError) -> Part:

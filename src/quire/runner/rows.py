@@ -1,4 +1,4 @@
-"""State of each running request: its block table, its newest token, its sampler.
+"""What is kept of each running request: its block tables, its state's slot, its newest token, its sampler.
 
 A row belongs to one request from its join to its leave. Only the runner changes rows, in the order of the plans.
 """
@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.devices.base import Limits
 from quire.runner.draws import DrawTable
+from quire.runner.state_digests import TextDigest
 from quire.sampling.sampler import Sampler
 from quire.types.step import Join, Part, StepPlan
 
@@ -20,10 +22,11 @@ Array = NDArray[Any]
 class Row:
     """The part of a row's state that is not an array."""
 
-    __slots__ = ("join", "num_recorded", "sampler", "uses_history")
+    __slots__ = ("join", "num_recorded", "sampler", "text", "uses_history")
 
     def __init__(self, join: Join, vocab_size: int) -> None:
         self.join = join
+        self.text: TextDigest | None = None  # of its tokens so far, if states are checked
         self.sampler = Sampler(join, vocab_size)
         self.uses_history = self.sampler.uses_history
         self.num_recorded = len(join.tokens)  # tokens of the text that its sampler has recorded, if it keeps them
@@ -42,9 +45,14 @@ class Row:
 class Rows:
     """All rows, as tables that a batch is gathered from."""
 
-    def __init__(self, max_rows: int, max_blocks: int, vocab_size: int) -> None:
-        self.block_tables = np.zeros((max_rows, max_blocks), np.int32)
+    def __init__(self, limits: Limits, vocab_size: int) -> None:
+        max_rows = limits.max_rows
+        self.block_tables = np.zeros((max_rows, limits.max_blocks), np.int32)
         self.num_blocks = np.zeros(max_rows, np.int32)
+        self.window_tables = [np.zeros_like(self.block_tables) for _ in limits.windows]  # behind a window: undefined
+        self.state_targets = np.zeros(max_rows, np.int32)  # the slot that its state is written to
+        self.state_sources = np.zeros(max_rows, np.int32)  # and read from in the plan's step; -1: begins with zeros
+        self._moved: list[int] = []  # rows whose source was changed by the last plan: the next one reads the target
         self.last_tokens = np.zeros(max_rows, np.int32)  # newest sampled token, where the host sampled it
         self.is_on_device = np.zeros(max_rows, np.bool_)  # the newest sampled token is on the device, which sampled it
         self.num_top = np.zeros(max_rows, np.int32)  # likeliest tokens that the sampler needs; 0: all logits
@@ -79,3 +87,14 @@ class Rows:
                 total = held + len(part.new_blocks)
                 self.block_tables[part.row, held:total] = part.new_blocks
                 self.num_blocks[part.row] = total
+        for change in plan.tables:
+            end = change.first + len(change.blocks)
+            self.window_tables[change.group][change.row, change.first : end] = change.blocks
+        if self._moved or plan.states:
+            self._move_states(plan)
+
+    def _move_states(self, plan: StepPlan) -> None:
+        self.state_sources[self._moved] = self.state_targets[self._moved]
+        self._moved = [change.row for change in plan.states]
+        for row, source, target in plan.states:
+            self.state_sources[row], self.state_targets[row] = source, target

@@ -28,9 +28,11 @@ from quire.devices.base import (
     StepOutput,
     UsesIdleTime,
 )
+from quire.ops.batch import StateSlots
 from quire.runner.batch import FEW_ROWS, BatchBuilder, BuiltBatch, logits_of
 from quire.runner.flight import Flight, Mask, Masks
 from quire.runner.rows import Row, Rows
+from quire.runner.state_digests import StateDigests, TextDigest
 from quire.sampling.logprobs import score
 from quire.sampling.mask import blank
 from quire.sampling.sampler import Task, Top, no_choice, sample
@@ -53,14 +55,18 @@ logger = logging.getLogger(__name__)
 class Runner:
     """One model on one device."""
 
-    def __init__(self, program: Program | SamplesTokens, limits: Limits, vocab_size: int) -> None:
+    def __init__(
+        self, program: Program | SamplesTokens, limits: Limits, vocab_size: int, checks_states: bool = False
+    ) -> None:
+        """`checks_states`: fail a part that reads a state computed from other tokens than its own."""
         self._program = program
         self._sampling_program = program if isinstance(program, SamplesTokens) else None
         self._vocab_size = vocab_size
-        self._rows = Rows(limits.max_rows, limits.max_blocks, vocab_size)
+        self._rows = Rows(limits, vocab_size)
         self._batches = BatchBuilder(limits, self._sampling_program is not None)
         self._flights: deque[Flight] = deque()  # not collected
         self._collected_at = 0.0  # when the last step was collected
+        self._digests = StateDigests() if checks_states and limits.num_states else None
 
     @property
     def depth(self) -> int:
@@ -90,7 +96,10 @@ class Runner:
         """Wait for a step and those before it. A second call returns the same result."""
         while flight.result is None:
             first = self._flights.popleft()
-            parts = first.with_removed(self._collect_parts(first))
+            results = self._collect_parts(first)
+            if self._digests is not None:
+                results = self._check_states(self._digests, first, results)
+            parts = first.with_removed(results)
             began, self._collected_at = max(first.began, self._collected_at), time.perf_counter()
             seconds = self._collected_at - began
             busy = seconds if first.busy_seconds is None else first.busy_seconds
@@ -149,7 +158,20 @@ class Runner:
 
     def _build(self, flight: Flight) -> BuiltBatch:
         flight.built = self._batches.build(flight.plan, self._rows, () if flight.masks is None else flight.masks.parts)
+        states = flight.built.batch.states
+        if self._digests is not None and states is not None:
+            flight.states = StateSlots(states.source.copy(), states.target.copy())
         return flight.built
+
+    def _check_states(
+        self, digests: StateDigests, flight: Flight, results: tuple[PartResult, ...]
+    ) -> tuple[PartResult, ...]:
+        """Fail the parts of a collected step that read the state of other tokens."""
+        if flight.states is None or not flight.plan.parts:
+            return results
+        for row in flight.rows:
+            row.text = row.text or TextDigest(row.join.tokens)
+        return digests.check(flight.plan, [row.text for row in flight.rows if row.text], flight.states, results)
 
     def _pass_masks(self, flight: Flight, masks: Masks) -> None:
         """Pass the masks of what the device samples. The device waits for them, so blank ones are passed on failure."""

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from quire.devices._triton.state_work import CHUNK
 from quire.devices.base import Limits, LoweringOptions
 from quire.graph.graph import Graph, Node, Value
 from quire.graph.weight import Weights
+from quire.ops.cache import State
 
 from . import ACTIVATIONS, FP8
 from .expert_sizes import count_bytes, grouping_bytes, is_few, most_tiles, tile_height
-from .values import SUMS, HeldValues, prepare_graph
+from .values import RECURRENT, SUMS, HeldValues, prepare_graph
 
 FLOAT32_BYTES = 4
+
+
+def num_states(graph: Graph, limits: Limits) -> int:
+    """Return the states of every recurrent layer that requests may use."""
+    has_states = any(isinstance(spec, State) for spec in graph.caches)
+    return (limits.num_states or limits.max_rows) if has_states else 0
+
+
+def state_bytes(graph: Graph, limits: Limits) -> int:
+    """Return the bytes of all states, with the one for padding of every layer."""
+    sizes = (spec.num_bytes for spec in graph.caches if isinstance(spec, State))
+    return (1 + num_states(graph, limits)) * sum(sizes)
 
 
 def most_held_bytes(graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int:
@@ -18,13 +32,18 @@ def most_held_bytes(graph: Graph, weights: Weights, limits: Limits, options: Low
     graph = prepare_graph(graph, options.fuse)
     sizes = _Sizes(graph, weights, limits, options)
     held: dict[int, int] = {}
+    owners: dict[int, int] = {}  # the value whose memory a value is in: itself, or for columns without a copy another
     most = 0
     for node in graph.nodes:
-        made = sizes.made_by(node)
+        is_view = sizes.values.is_view(node)
+        made = {} if is_view else sizes.made_by(node)
         most = max(most, sum(held.values()) + sum(made.values()) + sizes.inside(node))
         held |= made
+        owners |= {value.id: owners[node.inputs[0].id] if is_view else value.id for value in node.outputs}
         for value in sizes.values.last_read_by(node):
-            held.pop(value, None)
+            owner = owners.pop(value)
+            if owner not in owners.values():
+                held.pop(owner, None)
     return most
 
 
@@ -51,6 +70,8 @@ class _Sizes:
             return self._inside_experts(node)
         if "top" in node.attrs:
             return 0
+        if node.op.name in RECURRENT:
+            return self._inside_recurrent(node)
         matrices = self._matrices(node)
         if not matrices:
             return 0
@@ -87,6 +108,13 @@ class _Sizes:
         if is_few(self._rows(chosen), num_experts, self._is_fixed):
             return hidden
         return hidden + self._of(chosen, chosen.dim * dim) + grouping_bytes(num_tiles, height)
+
+    def _inside_recurrent(self, node: Node) -> int:
+        """Return the bytes of the inverses, scores and factors of the delta rule in chunks."""
+        if node.op.name != "delta_rule" or self._is_fixed:
+            return 0
+        of_chunk = CHUNK * (FLOAT32_BYTES + self._value_bytes) + 4 * FLOAT32_BYTES
+        return self._rows(node.output) * node.input("beta").dim * of_chunk
 
     def _tiles(self, chosen: Value, num_experts: int) -> tuple[int, int]:
         """Return the height of tiles, and the most that there can be."""
