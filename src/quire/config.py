@@ -28,7 +28,12 @@ class CacheConfig:
         "on a CPU, bf16 on a GPU.",
         choices=(AUTO, *KV_FORMATS),
     )
-    num_blocks: int | None = setting(None, "KV blocks. None: as many as fit after the model is loaded.", low=1)
+    num_blocks: int | None = setting(
+        None,
+        "KV blocks of the layers that keep all tokens. None: as many as fit after the model is loaded. Layers that "
+        "read only the last tokens have blocks of their own, as many as are needed beside these.",
+        low=1,
+    )
     most_blocks: int | None = setting(
         None,
         "Most KV blocks that a running engine can get when memory moves between models. "
@@ -36,6 +41,18 @@ class CacheConfig:
         low=1,
     )
     memory_share: float = setting(0.9, "Share of the device's memory that the engine may use.", low=0.01, high=1)
+    num_states: int | None = setting(
+        None,
+        "States of a model with recurrent layers: one for each running request, the others are checkpoints, from which "
+        "requests with a known prefix resume. None: by memory.",
+        low=2,
+    )
+    checkpoint_every: int = setting(
+        4096,
+        "Tokens of a long prompt after which recurrent layers store another checkpoint, beside those at the ends of "
+        "prompts and answers and where two prompts part. 0: never.",
+        low=0,
+    )
     session_ttl: float = setting(1800.0, "Seconds that an idle session keeps its last context in the cache.", low=0)
     check_states: bool = setting(
         False,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from quire import config
 from quire.config import BadSetting, Config, load
+from quire.runner.cache_plan import CacheBytes
 from quire.runner.memory import ModelMemory, fitting_blocks
 from quire.types.errors import QuireError
 
@@ -89,12 +90,12 @@ def test_a_step_must_have_room_for_every_running_request():
 
 def test_what_is_left_open_is_filled_from_the_device():
     assert load({"num_blocks": "auto"}, {}).cache.num_blocks is None
-    assert fitting_blocks(load(environ={}), ModelMemory(total_bytes=1000, fixed_bytes=100, block_bytes=10)) == 80
+    assert fitting_blocks(load(environ={}), ModelMemory(total_bytes=1000, fixed_bytes=100, cache=CacheBytes(10))) == 80
 
 
 def test_no_memory_for_the_cache_is_an_error_with_the_numbers():
     with pytest.raises(BadSetting, match="950 MB of 900 MB"):
-        fitting_blocks(Config(), ModelMemory(total_bytes=10**9, fixed_bytes=950 * 10**6, block_bytes=10))
+        fitting_blocks(Config(), ModelMemory(total_bytes=10**9, fixed_bytes=950 * 10**6, cache=CacheBytes(10)))
 
 
 def test_every_setting_has_help_and_a_name_of_its_own():

@@ -31,6 +31,7 @@ class Case:
     min_tokens: int = 1  # transformers computes shorter texts with other factors of rope
     max_tokens: int = 1 << 30  # transformers rounds numbers of longer texts
     in_gguf: bool = True  # False: GGUF has no key for a property of this case
+    as_saved: bool = False  # transformers writes other tensors than it has in memory
 
 
 Config = Any  # of transformers
@@ -43,6 +44,8 @@ class Conversion:
     """How llama.cpp's converter stores an architecture. Names of tensors come from the `gguf` package."""
 
     arch: str  # the name in general.architecture
+    # The name there of models with this configuration, where it is another.
+    name_of: Callable[[Config], str | None] = lambda c: None
     # Keys beyond `base_keys`, without the architecture's name. A value of None: no such key.
     keys: Callable[[Config], Keys] = lambda c: {}
     # The array that is stored for a tensor of safetensors. A dict: several, by names of safetensors. None: no tensor.
@@ -80,10 +83,10 @@ def base_keys(c: Config) -> Keys:
     layer_eps = next((getattr(c, key) for key in ("layer_norm_eps", "layer_norm_epsilon") if hasattr(c, key)), None)
     keys = {
         "block_count": c.num_hidden_layers,
-        "context_length": c.max_position_embeddings,
+        "context_length": getattr(c, "max_position_embeddings", None),
         "embedding_length": c.hidden_size,
         "feed_forward_length": getattr(c, "intermediate_size", None),
-        "attention.head_count": c.num_attention_heads,
+        "attention.head_count": getattr(c, "num_attention_heads", None),
         "attention.head_count_kv": getattr(c, "num_key_value_heads", None),
         "attention.layer_norm_rms_epsilon": eps,
         "attention.layer_norm_epsilon": layer_eps if eps is None else None,

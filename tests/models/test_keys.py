@@ -52,6 +52,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6},
     "Dots1ForCausalLM": {"n_routed_experts": 128, "num_experts_per_tok": 6},
     "Glm4MoeForCausalLM": {"head_dim": 128},
+    "Lfm2MoeForCausalLM": {"layer_types": ["conv"] * 32},
 }
 
 

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.device
 
 LENGTHS = (1, 17, 300, 1000)
 CHUNKED = ("llama-llama3", "mistral-window", "qwen2-window", "qwen3", "gemma2", "gemma4", "phi3", "gpt2", "gpt_oss")
+WITH_STATES = ("kimi_linear", "lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "qwen3_next")
 IN_GGUF = [name for name, case in CASES.items() if case.in_gguf and case.kind in CONVERSIONS]
 
 
@@ -52,7 +53,18 @@ def test_logits_do_not_depend_on_the_size_of_chunks(case, chunk):
     assert np.array_equal(np.concatenate(pieces), whole)
 
 
-@pytest.mark.parametrize("case", ["llama", "mistral-window", "qwen2", "qwen3", "qwen2_moe"])
+@pytest.mark.parametrize("case", WITH_STATES)
+@pytest.mark.parametrize("chunk, length", [(1, 40), (7, 40), (64, 150), (512, 600)])
+def test_logits_of_a_model_with_states_do_not_depend_on_the_size_of_chunks(case, chunk, length):
+    model, tokens = make_toy(case).draw(), some_tokens(length)
+    whole = Session(model).step({"a": tokens})["a"]
+    session = Session(model, seed=chunk)
+    session.step({"b": tokens[:1]})
+    pieces = [session.step({"a": tokens[at : at + chunk]})["a"] for at in range(0, len(tokens), chunk)]
+    assert np.array_equal(np.concatenate(pieces), whole)
+
+
+@pytest.mark.parametrize("case", ["llama", "mistral-window", "qwen2", "qwen3", "qwen2_moe", *WITH_STATES])
 def test_logits_do_not_depend_on_other_rows(case):
     """Every step has rows at different positions, some with one token and some with many."""
     model = make_toy(case).draw()

@@ -108,8 +108,8 @@ def test_every_causal_model_of_transformers_that_we_lack_is_refused_with_the_nam
 
 
 def test_an_unknown_gguf_architecture_is_refused_with_the_names_of_ours():
-    with pytest.raises(UnsupportedModel, match=r"mamba2 is not supported\..* gguf files are: .*llama, .*qwen3"):
-        find_architecture(MemoryCheckpoint("gguf", {"general.architecture": "mamba2"}, {}))
+    with pytest.raises(UnsupportedModel, match=r"rwkv7 is not supported\..* gguf files are: .*llama, .*qwen3"):
+        find_architecture(MemoryCheckpoint("gguf", {"general.architecture": "rwkv7"}, {}))
 
 
 @pytest.mark.parametrize("case, file", [("llama", "llama"), ("qwen3", "qwen3"), ("gpt_neox", "gpt_neox")])

@@ -24,6 +24,8 @@ TEXTS = {
     "Gemma4ForConditionalGeneration": ("Gemma4ForCausalLM", "gemma4"),
     "Llama4ForConditionalGeneration": ("Llama4ForCausalLM", "llama4"),
     "Mistral3ForConditionalGeneration": ("Ministral3ForCausalLM", "ministral3"),
+    "Qwen3_5ForConditionalGeneration": ("Qwen3_5ForCausalLM", "qwen3_5"),
+    "Qwen3_5MoeForConditionalGeneration": ("Qwen3_5MoeForCausalLM", "qwen3_5_moe"),
 }
 
 

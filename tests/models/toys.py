@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,20 +92,37 @@ FIRST_CASES = list({case.kind: name for name, case in reversed(CASES.items())}.v
 @cache
 def make_toy(name: str) -> Toy:
     """Return the toy of a case."""
-    return toy_of(CASES[name].kind, CASES[name].changes, seed=sum(name.encode()))
+    case = CASES[name]
+    return toy_of(case.kind, case.changes, seed=sum(name.encode()), as_saved=case.as_saved)
 
 
-def toy_of(kind: str, different: Mapping[str, Any], seed: int) -> Toy:
-    """Make a model of this class, with weights far enough from zero that every part of it matters."""
+def toy_of(kind: str, different: Mapping[str, Any], seed: int, *, as_saved: bool = False) -> Toy:
+    """Make a model of this class, with weights far enough from zero that every part of it matters.
+
+    `as_saved`: with the tensors of its file.
+    """
     transformers = pytest.importorskip("transformers")
     config_class = getattr(transformers, kind).config_class
     sizes = {key: SIZES[key] for key in SIZES if hasattr(config_class(), key) and key not in config_class.attribute_map}
     config = config_class(**{"attn_implementation": "eager", **sizes, **different}, architectures=[kind])
     model = random_model(kind, config, seed)
-    arrays = {key: tensor.float().numpy() for key, tensor in model.state_dict().items()}
-    if config.tie_word_embeddings:
-        del arrays["lm_head.weight"]  # as save_pretrained does
+    arrays = saved_arrays(model) if as_saved else arrays_of(model)
     return Toy(model, MemoryCheckpoint("safetensors", config.to_dict(), as_tensors(arrays)))
+
+
+def arrays_of(model: Any) -> dict[str, np.ndarray]:
+    """The tensors of a model, less the head if it is the embedding table."""
+    arrays = {key: tensor.float().numpy() for key, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        del arrays["lm_head.weight"]  # as save_pretrained does
+    return arrays
+
+
+def saved_arrays(model: Any) -> dict[str, np.ndarray]:
+    """The tensors that transformers writes."""
+    with TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return pytest.importorskip("safetensors.numpy").load_file(f"{folder}/model.safetensors")
 
 
 def toy_with_config_file(kind: str, different: Mapping[str, Any], seed: int = 1) -> Toy:
@@ -127,9 +145,12 @@ def random_model(kind: str, config: Any, seed: int) -> Any:
     stored = model.state_dict()
     buffers = [buffer for name, buffer in model.named_buffers() if name in stored]
     with torch.no_grad():
-        for tensor in model.parameters():
+        for name, tensor in model.named_parameters():
             noise = torch.randn(tensor.shape, generator=generator)
-            tensor.copy_(noise * 0.25 if tensor.dim() > 1 else 1.0 + 0.3 * noise)
+            if name.endswith("A_log"):
+                tensor.copy_(noise - 3.0)  # states that last for dozens of tokens
+            else:
+                tensor.copy_(noise * 0.25 if tensor.dim() > 1 else 1.0 + 0.3 * noise)
         for buffer in buffers:
             if buffer.is_floating_point():
                 noise = 0.3 * torch.randn(buffer.shape, generator=generator).to(buffer.dtype)
@@ -142,10 +163,11 @@ def to_gguf(toy: Toy) -> MemoryCheckpoint:
     c = copy.deepcopy(toy.torch_model.config)
     c.allow_global_per_layer_attribute_access = True  # Gemma 4's sizes of layers with a window
     conversion = CONVERSIONS[c.architectures[0]]
-    keys = {"general.architecture": conversion.arch}
+    arch = conversion.name_of(c) or conversion.arch
+    keys = {"general.architecture": arch}
     for key, value in {**base_keys(c), **conversion.keys(c)}.items():
         if value is not None:
-            keys[f"{conversion.arch}.{key}"] = value
+            keys[f"{arch}.{key}"] = value
     for key, tensor in conversion.numbers.items():
         layers = (f"model.layers.{i}.{tensor}" for i in range(c.num_hidden_layers))
         keys[key] = [float(toy.checkpoint.tensors[name].array.reshape(())) for name in layers]
@@ -155,10 +177,11 @@ def to_gguf(toy: Toy) -> MemoryCheckpoint:
 def _gguf_arrays(toy: Toy, config: Any, conversion: Conversion) -> dict[str, np.ndarray]:
     gguf = pytest.importorskip("gguf")
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
-    names = gguf.get_tensor_name_map(kinds[conversion.arch], config.num_hidden_layers)
+    arch = conversion.name_of(config) or conversion.arch
+    names = gguf.get_tensor_name_map(kinds[arch], config.num_hidden_layers)
     stored: dict[str, np.ndarray] = {}
-    for name, tensor in toy.checkpoint.tensors.items():
-        made = conversion.tensor(name, tensor.array, config)
+    for name, tensor in arrays_of(toy.torch_model).items():
+        made = conversion.tensor(name, tensor, config)
         arrays = {name: made} if isinstance(made, np.ndarray) else made or {}
         for each, array in arrays.items():
             found = names.get_name(each, try_suffixes=(".weight", ".bias", ".scale"))
@@ -223,7 +246,8 @@ class Session:
             while len(table) * BLOCK < start + len(chunk):
                 table.append(self._free.pop())
             self._computed[text] = start + len(chunk)
-            parts.append(RowPart(chunk, start, list(table), num_logits=len(chunk)))
+            state = list(self._tables).index(text)
+            parts.append(RowPart(chunk, start, list(table), num_logits=len(chunk), state=state))
         batch = Batch.of(parts, BLOCK)
         batch.check(self.num_blocks, BLOCK)
         logits = self.interpreter.run(batch)

@@ -14,10 +14,11 @@ from quire.devices import base
 from quire.devices.cpu import FACTS, QUANTIZED
 from quire.devices.cpu.bindings import native
 from quire.devices.cpu.lower import KERNELS
+from quire.devices.cpu.recurrence import RECURRENT
 from quire.graph.graph import Graph, Node, Value
 from quire.graph.weight import Weight
 from quire.ops.batch import Batch, RowPart
-from quire.ops.cache import Latent, LatentCache, PagedCache, PagedKV
+from quire.ops.cache import Latent, LatentCache, PagedCache, PagedKV, StateCache
 from quire.ops.registry import Op, all_ops, find_op, relative_error
 from quire.quant.registry import all_formats, gguf_formats
 from tests.ops.encoded_tensor import EncodedTensor
@@ -39,6 +40,7 @@ class OneOp:
 
     def __init__(self, op: Op, args: dict[str, Any], fmt: str = "f32") -> None:
         self.op, self.args, self.fmt = op, args, fmt
+        self.states: np.ndarray | None = None  # after a run
         self.weights: dict[str, Weight] = {}
         bound = {parameter: self._bind(parameter, args[parameter]) for parameter in op.weights}
         rows = "logits" if op.name == "head" else "tokens"
@@ -47,8 +49,8 @@ class OneOp:
         self.graph = Graph.over(self.weights)
         if op.uses_cache:
             self.graph.caches.append(args["cache"].spec)
-        expected = self.reference()
-        shapes = [x.shape for x in (expected if isinstance(expected, tuple) else (expected,))]
+        self.expected, self.cache_after = self.reference_with_cache()
+        shapes = [x.shape for x in (self.expected if isinstance(self.expected, tuple) else (self.expected,))]
         rows = "logits" if op.name in ("head", "select") else "tokens"
         outputs = tuple(Value(len(self.inputs) + i, (rows, shape[1])) for i, shape in enumerate(shapes))
         cache = 0 if op.uses_cache else None
@@ -68,10 +70,14 @@ class OneOp:
 
     def reference(self) -> Any:
         """Run the reference, on a copy of the cache, since attention writes to it."""
+        return self.reference_with_cache()[0]
+
+    def reference_with_cache(self) -> tuple[Any, Any]:
+        """Run the reference; return its output and the cache after it."""
         args = {name: as_numbers(value) for name, value in self.args.items()}
         if self.op.uses_cache:
             args["cache"] = deepcopy(args["cache"])
-        return self.op.reference(**args)
+        return self.op.reference(**args), args.get("cache")
 
     def batch(self) -> Batch:
         """Return a batch with the arrays that the op reads."""
@@ -91,16 +97,29 @@ class OneOp:
         for value, name in zip(self.inputs, self.op.inputs, strict=True):
             program.feed(value.id, self.args[name])
         if self.op.uses_cache:
-            flat = stored_numbers(self.args["cache"])
-            program.native.store_kv(0, np.arange(len(flat[0]), dtype=np.int32), *flat)
+            fill_cache(program.native, self.args["cache"])
         batch = self.batch()
         if self.op.name == "head":
             output = program.launch(replace(batch, num_top=np.ones(len(batch.logits_at), np.int32))).result()
             assert np.array_equal(output.top_tokens[:, :1].ravel(), output.logits.argmax(1))
             return (output.logits,)
         program.launch(batch)
+        if isinstance(self.args.get("cache"), StateCache):
+            self.states = np.empty_like(self.args["cache"].slots)
+            for slot, state in enumerate(self.states):
+                program.native.load_state(0, slot, state.reshape(-1))
         num_rows = len(batch.logits_at if self.op.name == "select" else batch.token_ids)
         return tuple(program.fetch(value.id, num_rows) for value in self.graph.nodes[0].outputs)
+
+
+def fill_cache(program: Any, cache: PagedCache | LatentCache | StateCache) -> None:
+    """Store the numbers of a reference's cache in a native program."""
+    if isinstance(cache, StateCache):
+        for slot, state in enumerate(cache.slots):
+            program.store_state(0, slot, np.ascontiguousarray(state).reshape(-1))
+    else:
+        flat = stored_numbers(cache)
+        program.store_kv(0, np.arange(len(flat[0]), dtype=np.int32), *flat)
 
 
 def stored_numbers(cache: PagedCache | LatentCache) -> list[np.ndarray]:
@@ -120,14 +139,19 @@ def as_numbers(value: Any) -> Any:
 
 
 def assert_matches(one: OneOp, variant: str, kv_dtype: str, tolerance: float) -> None:
-    actual, expected = one.run(variant, kv_dtype), one.reference()
+    actual, expected = one.run(variant, kv_dtype), one.expected
     for ours, theirs in zip(actual, expected if isinstance(expected, tuple) else (expected,), strict=True):
         assert relative_error(ours, theirs) <= tolerance
+    if one.states is not None:  # also those that no row writes
+        assert relative_error(one.states, one.cache_after.slots) <= tolerance
 
 
 @EACH_VARIANT
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name, dtype",
+    # Recurrent ops have float32 states and no matrices: their kernels do not depend on a format.
+    [(name, dtype) for name in KERNELS for dtype in (("f32",) if name in RECURRENT else ("f32", "f16", "bf16"))],
+)
 def test_a_kernel_matches_its_reference(name, dtype, variant):
     op = find_op(name)
     for args in op.example_args(dtype):

@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quire.config import BadSetting, Config
+from quire.config import BadSetting, Config, load
 from quire.devices.facts import device_facts
+from quire.graph.graph import Graph
 from quire.graph.weight import Transform, Weight
+from quire.runner.cache_plan import CacheBytes, cache_bytes
 from quire.runner.memory import (
     HOST_CONTEXTS,
     HOST_GROWTH,
     ModelMemory,
-    block_bytes,
+    fit_cache,
     fixed_bytes,
-    plan_blocks,
     resident_weight_bytes,
-    with_kv_format,
 )
 from tests.devices.cpu.programs import quantized_model
 from tests.models.toys import make_toy
@@ -29,24 +29,28 @@ pytestmark = pytest.mark.pure
 GB = 1 << 30
 
 
+def block_bytes(graph: Graph, kv_dtype: str = "f16") -> int:
+    return cache_bytes(graph.caches, load({"kv_dtype": kv_dtype}, {}), frees_windows=False).tokens
+
+
 def test_a_hosts_cache_holds_a_few_contexts_and_not_all_memory() -> None:
     config = Config()
-    one = config.scheduler.max_context // config.cache.block_tokens
-    large = plan_blocks(config, ModelMemory(512 * GB, GB, 1 << 20))
+    one, cache = config.scheduler.max_context // config.cache.block_tokens, CacheBytes(1 << 20)
+    large, _ = fit_cache(config, ModelMemory(512 * GB, GB, cache))
     assert large.cache.num_blocks == HOST_CONTEXTS * one
     assert large.cache.most_blocks == HOST_GROWTH * HOST_CONTEXTS * one  # it can be given more while it runs
-    small = plan_blocks(config, ModelMemory(8 * GB, GB, 1 << 20))
+    small, _ = fit_cache(config, ModelMemory(8 * GB, GB, cache))
     assert small.cache.num_blocks == 2048  # a quarter of 8 GB
-    tiny = plan_blocks(config, ModelMemory(2 * GB, GB, 1 << 20))
+    tiny, _ = fit_cache(config, ModelMemory(2 * GB, GB, cache))
     assert tiny.cache.num_blocks == one  # at least one context, if it fits
     assert tiny.cache.most_blocks == int(2 * GB * 0.9 - GB) >> 20  # and never more than fits
 
 
 def test_a_set_number_of_blocks_is_kept_and_too_little_memory_is_an_error() -> None:
     asked = replace(Config(), cache=replace(Config().cache, num_blocks=77))
-    assert plan_blocks(asked, ModelMemory(GB, GB, 1 << 20)) is asked
+    assert fit_cache(asked, ModelMemory(GB, GB, CacheBytes(1 << 20)))[0] == asked
     with pytest.raises(BadSetting, match="No memory is left"):
-        plan_blocks(Config(), ModelMemory(GB, 2 * GB, 1 << 20))
+        fit_cache(Config(), ModelMemory(GB, 2 * GB, CacheBytes(1 << 20)))
 
 
 def test_weights_and_blocks_are_counted_in_bytes() -> None:
@@ -56,12 +60,12 @@ def test_weights_and_blocks_are_counted_in_bytes() -> None:
     taken = fixed_bytes(model.weights, model.config.vocab_size, Config(), device_facts("cpu"))
     assert 0 <= taken - stored - logits < 100  # and frequencies
     per_token = 2 * 2 * model.config.num_kv_heads * model.config.head_dim  # layers, K and V
-    assert block_bytes(model.graph, with_kv_format(Config(), device_facts("cpu"))) == per_token * 2 * 16
+    assert block_bytes(model.graph) == per_token * 2 * 16
 
 
 def test_a_block_of_latents_has_one_latent_and_one_rotated_key_for_each_token() -> None:
     model = make_toy("deepseek_v2").draw()  # three layers, 20 + 8 numbers
-    assert block_bytes(model.graph, with_kv_format(Config(), device_facts("cpu"))) == 3 * (20 + 8) * 2 * 16
+    assert block_bytes(model.graph) == 3 * (20 + 8) * 2 * 16
 
 
 @pytest.mark.parametrize(
@@ -88,13 +92,11 @@ def test_a_stack_of_experts_takes_what_it_takes_in_the_file_where_the_device_mul
 def test_a_block_of_q8_0_has_34_bytes_for_32_numbers_and_heads_must_fill_them() -> None:
     graph = make_toy("qwen2").draw().graph  # heads of 8
     for kv_dtype, expected in (("f32", 4), ("f16", 2), ("bf16", 2)):
-        config = replace(Config(), cache=replace(Config().cache, kv_dtype=kv_dtype))
-        assert block_bytes(graph, config) == sum(spec.values_per_token for spec in graph.caches) * expected * 16
-    small = replace(Config(), cache=replace(Config().cache, kv_dtype="q8_0"))
+        assert block_bytes(graph, kv_dtype) == sum(spec.values_per_token for spec in graph.caches) * expected * 16
     with pytest.raises(BadSetting, match="blocks of 32; the heads of this model have"):
-        block_bytes(graph, small)
+        block_bytes(graph, "q8_0")
     wide = quantized_model("q4_1").graph  # heads of 32
-    assert block_bytes(wide, small) == sum(spec.values_per_token for spec in wide.caches) * 16 * 34 // 32
+    assert block_bytes(wide, "q8_0") == sum(spec.values_per_token for spec in wide.caches) * 16 * 34 // 32
 
 
 def test_experts_are_counted_as_stored() -> None:

@@ -226,6 +226,8 @@ CALLS = {
         '<|tool_calls_section_begin|><|tool_call_begin|>functions.get:0<|tool_call_argument_begin|>{"a": "b"}'
         "<|tool_call_end|><|tool_calls_section_end|>"
     ),
+    "lfm2": '<|tool_call_start|>[get(a="b")]<|tool_call_end|>',
+    "lfm25": "<|tool_call_start|>[get(a='b')]<|tool_call_end|>",
     "minimax": (
         '<minimax:tool_call>\n<invoke name="get">\n<parameter name="a">b</parameter>\n</invoke>\n</minimax:tool_call>'
     ),

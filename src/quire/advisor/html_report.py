@@ -138,7 +138,7 @@ def _memory(advice: Advice) -> Html:
     about = (
         f"{roofline.hardware.name} has {format_bytes(memory.device_bytes)} ({roofline.hardware.source}). "
         f"{roofline.shape.name} in {roofline.shape.precision} takes {format_bytes(memory.model_bytes)}; "
-        f"{format_bytes(memory.kv_bytes)} are left for KV at {memory.token_bytes / 1e3:,.1f} kB per token."
+        f"{format_bytes(memory.kv_bytes)} are left for KV at {memory.by_group}."
     )
     table = page.table(("KV allocation", "per request", "concurrent requests", "times as many"), rows)
     return Html(page.paragraph(about) + table)

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from quire.advisor.roofline import Roofline
 from quire.advisor.workload import TraceWorkload
 from quire.advisor.workload_summary import Distribution
+from quire.config import SchedulerConfig
 
 CONTEXTS = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
 MIN_RESERVED_CONTEXT = 2048
+STEP_TOKENS = SchedulerConfig().max_step_tokens  # that window groups hold beside the windows of all requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,25 @@ class KVMemory:
     device_bytes: float
     model_bytes: float  # weights, buffers and the process
     kv_bytes: float  # the rest
-    token_bytes: float
+    token_bytes: float  # in the layers that keep all tokens
     num_blocks: int
     block_tokens: int
     capacity: RequestCapacity  # for the workload's mean request
     shared_capacity: RequestCapacity  # the same, with shared prefixes stored once
     waste: float  # share of the allocated blocks that is not filled
     fits: tuple[ContextFit, ...]
+    window_bytes: tuple[
+        tuple[int, float], ...
+    ] = ()  # window of layers that keep only the last tokens, bytes of a token
+    state_bytes: int = 0  # of recurrent layers, for each request and each checkpoint
+
+    @property
+    def by_group(self) -> str:
+        """KV bytes of a token, by how long layers keep it, and of a state."""
+        parts = [f"{self.token_bytes / 1e3:,.1f} kB per token"] if self.token_bytes else []
+        parts += [f"{size / 1e3:,.1f} kB for each of the last {window:,} tokens" for window, size in self.window_bytes]
+        parts += [f"{self.state_bytes / 1e6:,.1f} MB per state"] if self.state_bytes else []
+        return ", ".join(parts)
 
     @property
     def is_enough(self) -> bool:
@@ -85,11 +99,12 @@ def estimate_kv_memory(
     kv_bytes = max(0.0, roofline.kv_bytes())
     lengths = [call.num_prompt + call.num_output for call in workload.calls]
     blocks = [-(-length // block_tokens) for length in lengths]
-    paged = sum(blocks) * block_tokens / max(1, len(blocks)) * shape.kv_token_bytes
+    paged = sum(shape.request_bytes(count * block_tokens) for count in blocks) / max(1, len(blocks))
     unshared = 1 - shared * workload.num_prompt / max(1, workload.num_prompt + workload.num_output)
-    reserved = reserved_context(context, shape.max_context) * shape.kv_token_bytes
+    reserved = shape.request_bytes(reserved_context(context, shape.max_context))
     contexts = [each for each in CONTEXTS if each <= shape.max_context]
-    fits = [ContextFit(each, int(kv_bytes // (each * shape.kv_token_bytes))) for each in contexts]
+    room = max(0.0, kv_bytes - sum(STEP_TOKENS * size for _, size in shape.window_bytes))
+    fits = [ContextFit(each, int(room // shape.request_bytes(each))) for each in contexts]
     return KVMemory(
         device_bytes=hardware.memory_bytes,
         model_bytes=shape.memory_besides_kv(hardware.memory_kind),
@@ -101,4 +116,6 @@ def estimate_kv_memory(
         shared_capacity=RequestCapacity(kv_bytes, reserved, paged * unshared),
         waste=1 - sum(lengths) / max(1, sum(blocks) * block_tokens),
         fits=tuple(fits),
+        window_bytes=shape.window_bytes,
+        state_bytes=shape.state_bytes,
     )

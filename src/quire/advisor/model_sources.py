@@ -22,6 +22,7 @@ REPOSITORIES = {
     "qwen2.5-32b": ("Qwen/Qwen2.5-32B-Instruct", "bartowski/Qwen2.5-32B-Instruct-GGUF"),
     "qwen3-8b": ("Qwen/Qwen3-8B", "bartowski/Qwen_Qwen3-8B-GGUF"),
     "qwen3-32b": ("Qwen/Qwen3-32B", "bartowski/Qwen_Qwen3-32B-GGUF"),
+    "gemma-3-27b": ("google/gemma-3-27b-it", "bartowski/google_gemma-3-27b-it-GGUF"),
 }
 BUNDLED = {("smollm2-135m", "q4_1"): "smollm2:135m"}  # pulled from the package index
 QUANTS = {  # precisions with a file in the GGUF repository; others are made from the original weights

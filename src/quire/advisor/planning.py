@@ -91,7 +91,7 @@ def _model(trace: Trace, request: AdviceRequest, config: Config, store: Store, f
     if path is not None:
         return _stored(name, path, precision, config, facts)
     if shape is not None:
-        return _published(name, shape.with_kv(config.cache.kv_dtype), precision)
+        return _published(name, shape.with_kv(config.cache.kv_dtype).on(facts), precision)
     if request.model:
         known = ", ".join(PUBLISHED)
         raise InvalidRequest(
@@ -99,7 +99,7 @@ def _model(trace: Trace, request: AdviceRequest, config: Config, store: Store, f
             field="model",
         )
     note = f"The sizes of the trace's model are unknown: times and memory are those of {DEFAULT_SHAPE}. Use --model."
-    substitute = _published(DEFAULT_SHAPE, PUBLISHED[DEFAULT_SHAPE].with_kv(config.cache.kv_dtype), precision)
+    substitute = _published(DEFAULT_SHAPE, PUBLISHED[DEFAULT_SHAPE].with_kv(config.cache.kv_dtype).on(facts), precision)
     # Served under the name that clients use.
     served = f"{most_used}={substitute.name}" if SERVED_AS.fullmatch(most_used) else substitute.name
     return replace(substitute, name=served, notes=(note,))

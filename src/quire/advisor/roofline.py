@@ -4,15 +4,18 @@
             + max(KV read / bandwidth, attention / arithmetic) + fixed cost of a step
 
 The weights are read once per step for all tokens. KV is read per request, except for blocks of a prefix that several
-rows share, which are read once.
+rows share, which are read once. Layers with a window read no more than its tokens. Recurrent layers read and write one
+state per request.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.advisor.hardware import Hardware
 from quire.advisor.model_shape import ModelShape
+from quire.config import Config
+from quire.runner.cache_plan import MOST_NODES, blocks_within
 
 USABLE_SHARE = 0.9  # of a device's memory
 
@@ -24,12 +27,13 @@ class StepWork:
     num_tokens: int
     read_context: int  # tokens whose KV is read; a token read twice counts twice
     attended: int  # sum over the step's tokens of the number of tokens each attends to
+    num_rows: int = 1
 
 
 def decode_work(rows: float, context: float, tokens_per_row: int = 1) -> StepWork:
     """Return the work of a decode step: `rows` streams with `context` tokens each; more tokens per row with drafts."""
     read = round(rows * context)
-    return StepWork(round(rows * tokens_per_row), read, read * tokens_per_row)
+    return StepWork(round(rows * tokens_per_row), read, read * tokens_per_row, round(rows))
 
 
 def prompt_work(num_tokens: int, start: int = 0) -> StepWork:
@@ -62,8 +66,8 @@ class Roofline:
         )
         attention_rate = self.hardware.operations("bf16") * self.hardware.efficiency.arithmetic
         attention = max(
-            work.read_context * shape.kv_token_bytes / self._read_rate,
-            work.attended * shape.attention_operations / attention_rate,
+            shape.read_bytes(work.read_context, work.num_rows) / self._read_rate,
+            shape.attention_operations(work.attended, work.num_tokens) / attention_rate,
         )
         return weights + attention + self.hardware.efficiency.step_seconds
 
@@ -76,5 +80,8 @@ class Roofline:
         return self.hardware.memory_bytes * USABLE_SHARE - self.shape.memory_besides_kv(self.hardware.memory_kind)
 
     def num_blocks(self, block_tokens: int) -> int:
-        """Return the number of KV blocks that fit."""
-        return max(0, int(self.kv_bytes() // (self.shape.kv_token_bytes * block_tokens)))
+        """Return the number of KV blocks that fit, with the window groups and states that an engine has beside them."""
+        config, sizes = Config(), self.shape.cache_bytes(block_tokens)
+        config = replace(config, cache=replace(config.cache, block_tokens=block_tokens))
+        most = int(self.kv_bytes() // sizes.tokens) if sizes.tokens else MOST_NODES
+        return blocks_within(sizes, config, int(self.kv_bytes()), max(0, most))

@@ -128,8 +128,9 @@ class _Device:
                 attended += prompt.attended
             results.append(self._sample(call_times) if part.num_logits else PartResult())
         shared = sum((len(group.rows) - 1) * group.num_blocks * self.block_tokens for group in plan.groups)
-        streams = self.roofline.seconds(StepWork(num_rows, max(0, stream_context - shared), stream_context))
-        work = StepWork(num_rows + num_prompt, max(0, stream_context - shared) + read, stream_context + attended)
+        unshared = max(0, stream_context - shared)
+        streams = self.roofline.seconds(StepWork(num_rows, unshared, stream_context, num_rows))
+        work = StepWork(num_rows + num_prompt, unshared + read, stream_context + attended, len(plan.parts))
         seconds = self.roofline.seconds(work)
         recompute = (seconds - streams) * num_recomputed / num_prompt if num_prompt else 0.0
         self.decode_seconds += streams

@@ -178,7 +178,7 @@ def _memory(advice: Advice) -> list[tuple[str, str]]:
     rows = [
         ("device", f"{roofline.hardware.name}: {format_bytes(memory.device_bytes)}; {roofline.hardware.source}"),
         ("model", f"{roofline.shape.name}, {roofline.shape.precision}: {format_bytes(memory.model_bytes)}"),
-        ("left for KV", f"{format_bytes(memory.kv_bytes)}, {memory.token_bytes / 1e3:,.1f} kB per token"),
+        ("left for KV", f"{format_bytes(memory.kv_bytes)}, {memory.by_group}"),
     ]
     if not memory.is_enough:
         return rows

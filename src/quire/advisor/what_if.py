@@ -15,6 +15,7 @@ from quire.advisor.simulation import Simulation, SimulationResult
 from quire.advisor.workload import TraceCall, TraceWorkload
 from quire.config import SchedulerConfig
 from quire.devices.facts import MemoryKind
+from quire.types.formats import KV_FORMATS
 
 SMALLER_WEIGHTS = {  # the next smaller format, by kind of device
     MemoryKind.OWN: {"f32": "bf16", "bf16": "fp8", "f16": "fp8", "fp8": "int4", "int8": "int4"},
@@ -127,10 +128,10 @@ def _smaller_weights(base: _Baseline) -> WhatIf | None:
 def _smaller_kv(base: _Baseline) -> WhatIf | None:
     setup, roofline = base.setup, base.setup.roofline
     smaller = roofline.hardware.facts.smaller_kv_format(roofline.shape.kv_dtype)
-    if smaller is None:
+    if smaller is None or not roofline.shape.layers:
         return None
     other = replace(roofline, shape=roofline.shape.with_kv(smaller))
-    ratio = roofline.shape.kv_token_bytes / other.shape.kv_token_bytes
+    ratio = KV_FORMATS[roofline.shape.kv_dtype].value_bytes / KV_FORMATS[smaller].value_bytes
     after = base.serve_changed(roofline=other, num_blocks=int(setup.num_blocks * ratio))
     if after is None:
         return None

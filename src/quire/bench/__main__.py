@@ -16,6 +16,7 @@ COMMANDS = {  # name -> module
     "cpu": "quire.bench.cpu",
     "architectures": "quire.bench.architectures",
     "cpu-experts": "quire.bench.cpu_experts",
+    "cpu-hybrid": "quire.bench.cpu_hybrid",
     "front": "quire.bench.front",
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",
@@ -24,8 +25,9 @@ COMMANDS = {  # name -> module
     "gpu-accuracy": "quire.bench.gpu_accuracy",
     "latent": "quire.bench.latent",
     "experts": "quire.bench.experts",
+    "states": "quire.bench.states",
 }
-PARSE_REST = {"gpu", "tune", "gpu-accuracy", "latent", "experts"}  # they parse the rest of the command line
+PARSE_REST = {"gpu", "tune", "gpu-accuracy", "latent", "experts", "states"}  # they parse the rest of the command line
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 from quire.bench.cpu import CpuBench, find_tools
 from quire.bench.engines.expert_model import write_expert_model
@@ -13,6 +12,7 @@ from quire.bench.engines.model_facts import ModelFacts
 from quire.bench.engines.model_path import model_path
 from quire.bench.figures.cpu_results import QUICK, CpuBenchSizes, FormatResult, StreamsResult
 from quire.bench.figures.figure import Figure, at_least_times
+from quire.bench.figures.stream_figures import one_stream_figures
 from quire.bench.figures.table import figure_table
 from quire.bench.machine.description import describe_machine
 from quire.config import home_folder, load
@@ -40,15 +40,8 @@ def expert_figures(
     turns: Sequence[FormatResult], streams: tuple[StreamsResult, StreamsResult | None], num_streams: int
 ) -> Iterator[Figure]:
     """Yield prompts, one stream, and many."""
-    facts, peers = turns[0].facts, [turn.peer for turn in turns if turn.peer is not None]
-    ours = median(rate for turn in turns for rate in turn.ours.prompt_rates)
-    peer = median(rate for each in peers for rate in each.prompt) if peers else None
-    label, note = facts.label, f"llama-bench; {facts.prompt_multiply_adds / 1e6:.0f} M multiply-adds a token"
-    yield Figure(f"prompt of 512 tokens, {label}", ours, "tok/s", at_least_times(2), note, peer=peer)
-    ours = median(rate for turn in turns for rate in turn.ours.decode_rates)
-    peer = median(rate for each in peers for rate in each.decode) if peers else None
-    note = f"llama-bench; {facts.decode_bytes / 1e6:.0f} MB a token"
-    yield Figure(f"decode, one stream, {label}", ours, "tok/s", at_least_times(1.3), note, peer=peer)
+    yield from one_stream_figures(turns)
+    label = turns[0].facts.label
     own, other = streams
     ours = own.loads.unique.output_per_second
     peer = None if other is None else other.loads.unique.output_per_second

@@ -55,8 +55,8 @@ def tune_model(path: Path, device: str | Device, settings: Mapping[str, Any]) ->
     opened = devices.open(device) if isinstance(device, str) else device
     config = load(SMALL | dict(settings))
     model = draw(open_checkpoint(path, config.weights.load_format))
-    config = fit_config(config, model, opened.facts())
-    program, _ = lower(opened, model, limits_of(config), None, config)
+    config, plan = fit_config(config, model, opened.facts())
+    program, _ = lower(opened, model, limits_of(config, plan), None, config)
     if not isinstance(program, Tunable):
         raise DeviceUnavailable(f"The device {opened.name!r} has nothing to tune.")
     yield f"the model is loaded: {time.monotonic() - began:.1f} s"

@@ -31,8 +31,8 @@ from quire.cache.pins import Pins
 from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.resizing import Resizing
 from quire.cache.sessions import Sessions
-from quire.cache.stats import CacheStats
-from quire.cache.windows import WindowGroup
+from quire.cache.stats import NO_COLUMNS, CacheStats
+from quire.cache.windows import WindowColumn
 from quire.cache.writer import TreeWriter
 from quire.types.events import CacheEvent
 from quire.types.request import CacheKey, Pin
@@ -63,7 +63,7 @@ class KVCache:
         self._pool = BlockPool(num_blocks, tree, self._record_removed)
         self.pending: set[int] = set()  # promised, and not known to be computed: not to be copied
         groups = tuple(
-            WindowGroup(number, *size, tree, self.history, self.pending) for number, size in enumerate(windows, 1)
+            WindowColumn(number, *size, tree, self.history, self.pending) for number, size in enumerate(windows, 1)
         )
         self._states = Checkpoints(num_states, tree, self.history, spacing) if num_states else None
         self._columns = Columns(tree, self._pool, groups, self._states) if groups or num_states else None
@@ -318,7 +318,7 @@ class KVCache:
 
     def explain(self, tokens: array[int], key: CacheKey) -> Explanation:
         """Explain the result of `match`. It reveals other tenants' salts: for operators, not for tenants."""
-        return explain(self._tree, self.history, tokens, key)
+        return explain(self._tree, self._columns, self.history, tokens, key)
 
     def snapshot(self) -> list[CacheEvent]:
         """Return the events that build the present tree, parents first, all with the newest sequence number."""
@@ -342,6 +342,7 @@ class KVCache:
             queried_tokens=self._queried_tokens,
             hit_tokens=self._hit_tokens,
             sequence=self.history.sequence,
+            columns=NO_COLUMNS if self._columns is None else self._columns.stats(),
         )
 
     def check(self) -> None:

@@ -54,8 +54,10 @@ class DeviceFacts:
     conversions: tuple[str, ...] = ()  # values of `quantize`: formats that it can convert matrices to when loading
     fused_ops: frozenset[str] = frozenset()  # that it has kernels for, whatever their attributes (graph/passes/fuse.py)
     plan: str | None = None  # the module whose PLAN says how large its buffers of a step are
+    frees_windows: bool = False  # layers with a window can have block tables of their own (`Limits.windows`)
     packages: tuple[str, ...] = ()  # Python packages that it needs beside Quire's own
     driver: Path | None = None  # exists where its hardware and driver are; None: every machine has it
+    state_grain: int = 1  # it can store a state inside a step after tokens whose number in the text is a multiple of it
 
     @property
     def has_own_memory(self) -> bool:
@@ -110,6 +112,10 @@ class DeviceFacts:
             "there. Leave it out.",
             field="experts_on_host",
         )
+
+    def checkpoint_grain(self, deterministic: bool) -> int:
+        """Return the multiple of tokens after which states are stored. In deterministic mode it is any token."""
+        return 1 if deterministic else self.state_grain
 
     def stack_format(self, name: str) -> str:
         """Return the format in the device's memory of experts' matrices that have this format in a file."""

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from quire import __version__
+from quire.cache.checkpoints import CheckpointSpacing
 from quire.cache.kv_cache import KVCache
 from quire.config import Config, home_folder
 from quire.devices import base as devices
@@ -18,20 +19,13 @@ from quire.devices.facts import DeviceFacts
 from quire.engine.context import context_limit
 from quire.engine.core import EngineCore
 from quire.engine.grammars import Grammars
-from quire.engine.messages import Ready
+from quire.engine.messages import Ready, WindowCache
 from quire.grammar.compiler import Compiler
 from quire.grammar.grammar import GrammarVocabulary, open_backend
 from quire.models.config import CheckpointSource
 from quire.models.draw import DrawnModel, draw
-from quire.runner.memory import (
-    ModelMemory,
-    block_bytes,
-    buffer_bytes,
-    fixed_bytes,
-    limits_of,
-    plan_blocks,
-    with_kv_format,
-)
+from quire.runner.cache_plan import CachePlan, cache_bytes, plan_states
+from quire.runner.memory import ModelMemory, buffer_bytes, fit_cache, fixed_bytes, limits_of, with_kv_format
 from quire.runner.runner import Runner
 from quire.scheduler.scheduler import Scheduler
 from quire.types.lowered import FOLDER
@@ -39,6 +33,7 @@ from quire.weights.checkpoint import Checkpoint, open_checkpoint
 from quire.weights.lowered import LoweredStore
 
 TUNED = "tuned"  # a folder below QUIRE_HOME
+OWN_STATES = 1 / 3  # most of a device's own memory beside the weights that states take: the rest is for blocks
 Progress = Callable[[str, float], None]  # the stage, and seconds since the start
 
 
@@ -72,14 +67,21 @@ def build_engine(
     model = draw(checkpoint, partial(context_limit, config))
     opened = devices.open(device) if isinstance(device, str) else device
     facts = opened.facts()
-    config = fit_config(config, model, facts)
+    config, plan = fit_config(config, model, facts)
     progress(f"lowering for {opened.name}")
-    program, limits = lower(opened, model, limits_of(config), kept_weights(checkpoint, model, config), config)
+    program, limits = lower(opened, model, limits_of(config, plan), kept_weights(checkpoint, model, config), config)
     if isinstance(checkpoint, Checkpoint):
         checkpoint.release_pages()
     vocab_size = model.config.vocab_size
     runner = Runner(program, limits, vocab_size, config.cache.check_states)
-    cache = KVCache(limits.num_blocks, limits.block_tokens, config.cache.session_ttl)
+    cache = KVCache(
+        limits.num_blocks,
+        limits.block_tokens,
+        config.cache.session_ttl,
+        windows=limits.windows,
+        num_states=limits.num_states,
+        spacing=_spacing(config, facts),
+    )
     scheduler = Scheduler(cache, config.scheduler)
     cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
     compiler = Compiler(
@@ -88,6 +90,7 @@ def build_engine(
     grammars = Grammars(scheduler, compiler, config, vocab_size)
     core = EngineCore(scheduler, cache, runner, grammars, vocab_size, depth=runner.depth)
     core.checks_when_idle = config.observe.log_level == "debug"
+    windows = zip(plan.windows, plan.sizes.windows, strict=True)
     ready = Ready(
         device=opened.name,
         architecture=model.architecture,
@@ -97,9 +100,12 @@ def build_engine(
         block_tokens=limits.block_tokens,
         seconds=time.monotonic() - began,
         most_blocks=cache.most_blocks,
-        block_bytes=block_bytes(model.graph, config),
+        block_bytes=plan.sizes.tokens,
         weight_bytes=fixed_bytes(model.weights, vocab_size, config, facts),
         kernels=program.kernels if isinstance(program, ReportsKernels) else {},
+        windows=tuple(WindowCache(*group, size.block) for group, size in windows),
+        num_states=plan.num_states,
+        state_bytes=plan.sizes.state,
     )
     return LoadedEngine(core, ready)
 
@@ -126,19 +132,31 @@ def lower(
     return program, replace(limits, num_blocks=program.num_blocks)
 
 
-def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> Config:
-    """The settings, limited to what the model can do, what the device has, and what the host's memory holds."""
+def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> tuple[Config, CachePlan]:
+    """The settings, limited to what the model can do, what the device has, and what its memory holds; the cache."""
     config = replace(config, scheduler=replace(config.scheduler, max_context=model.context))
     config = with_kv_format(config, facts)
-    if facts.memory.total_bytes is None or facts.has_own_memory:
-        return config  # how many blocks fit is known when the program is made
-    memory = ModelMemory(
-        total_bytes=facts.memory.total_bytes,
-        fixed_bytes=fixed_bytes(model.weights, model.config.vocab_size, config, facts)
-        + buffer_bytes(model.graph, model.weights, config, facts),
-        block_bytes=block_bytes(model.graph, config),
-    )
-    return plan_blocks(config, memory)
+    sizes, total = cache_bytes(model.graph.caches, config, facts.frees_windows), facts.memory.total_bytes
+    if facts.has_own_memory:  # how many blocks fit is known when the program is made
+        room = None
+        if total is not None and sizes.state:
+            room = int((total * config.cache.memory_share - _fixed_bytes(model, config, facts)) * OWN_STATES)
+        return config, plan_states(sizes, config, room)
+    if total is None:
+        sized = config.cache.num_blocks is not None
+        return fit_cache(config, ModelMemory(0, 0, sizes)) if sized else (config, CachePlan(sizes.within(0), 0))
+    return fit_cache(config, ModelMemory(total, _fixed_bytes(model, config, facts), sizes))
+
+
+def _fixed_bytes(model: DrawnModel, config: Config, facts: DeviceFacts) -> int:
+    weights = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
+    return weights + buffer_bytes(model.graph, model.weights, config, facts)
+
+
+def _spacing(config: Config, facts: DeviceFacts) -> CheckpointSpacing:
+    """Where recurrent layers store checkpoints inside a prompt."""
+    every = config.cache.checkpoint_every or config.scheduler.max_context  # no prompt is longer
+    return CheckpointSpacing(every, facts.checkpoint_grain(config.device.deterministic))
 
 
 def grammar_vocabulary(checkpoint: CheckpointSource, vocab_size: int) -> GrammarVocabulary | None:

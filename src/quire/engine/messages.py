@@ -124,6 +124,15 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowCache:
+    """The KV blocks of the layers that read no further back than `window` tokens."""
+
+    window: int
+    num_blocks: int
+    block_bytes: int  # of one block, over these layers
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """The engine accepts requests. Has what it measured and decided while loading."""
 
@@ -135,9 +144,18 @@ class Ready:
     block_tokens: int
     seconds: float  # that loading took
     most_blocks: int = 0  # the most that Resize allows: address space is reserved for so many
-    block_bytes: int = 0  # of one KV block, over all layers
+    block_bytes: int = 0  # of one KV block, over the layers that keep all tokens
     weight_bytes: int = 0  # beside KV blocks: weights and the largest buffers
     kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # see devices.base.ReportsKernels
+    windows: tuple[WindowCache, ...] = ()  # layers that keep the tokens of a window; these blocks are not resized
+    num_states: int = 0  # of running requests, and checkpoints
+    state_bytes: int = 0  # of one of them, over the recurrent layers
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of the caches that keep their size: window groups and states."""
+        windows = sum(each.num_blocks * each.block_bytes for each in self.windows)
+        return windows + self.num_states * self.state_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +205,12 @@ class Counters:
     num_free_blocks: int = 0
     num_held_blocks: int = 0
     num_cached_blocks: int = 0
+    num_window_blocks: int = 0  # of all window groups
+    num_held_window_blocks: int = 0
+    num_cached_window_blocks: int = 0
+    num_states: int = 0  # slots for the states of recurrent layers
+    num_held_states: int = 0
+    num_checkpoints: int = 0  # states in the prefix tree
     num_sessions: int = 0
     queried_tokens: int = 0  # prompt tokens looked up in the prefix tree
     hit_tokens: int = 0
@@ -196,17 +220,28 @@ class Counters:
     run: HistogramValue = EMPTY_HISTOGRAM  # seconds of a step on the device
     commit: HistogramValue = EMPTY_HISTOGRAM  # seconds of a step in the scheduler, after it
 
+    @property
+    def kv_usage(self) -> float:
+        """Share of KV blocks that are held; of window blocks or states, if that is more."""
+        groups = (
+            (self.num_held_blocks, self.num_blocks),
+            (self.num_held_window_blocks, self.num_window_blocks),
+            (self.num_held_states, self.num_states),
+        )
+        return max(num_held / max(total, 1) for num_held, total in groups)
+
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """`num_hit` of `num_tokens` tokens are cached; the first that is not is at position `num_hit`."""
+    """`num_hit` of `num_tokens` tokens need not be computed; a request resumes at that position."""
 
     num_tokens: int
     num_hit: int
-    cause: str  # whole, diverged, evicted, other_salt or unseen
+    cause: str  # a `cache.explain.Cause`
     given: int | None = None  # the prompt's token where the hit ends
     cached: int | None = None  # diverged: the token that the cache has there
     evicted_ago: float | None = None  # evicted: seconds
+    num_in_tree: int = 0  # tokens found in the prefix tree: more than the hit if a state or a window's block is missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -10,16 +12,12 @@ from quire.config import BadSetting, Config
 from quire.devices import base as devices
 from quire.devices.facts import DeviceFacts, available, device_facts
 from quire.engine.context import context_limit
+from quire.models.config import CheckpointSource
 from quire.models.describe import describe
 from quire.models.draw import draw
-from quire.runner.memory import (
-    HOST_CONTEXTS,
-    HOST_SHARE,
-    block_bytes,
-    buffer_bytes,
-    fixed_bytes,
-    with_kv_format,
-)
+from quire.runner.cache_plan import CacheBytes, blocks_within, cache_bytes, context_blocks, plan_cache
+from quire.runner.memory import HOST_CONTEXTS, HOST_GROWTH, HOST_SHARE, buffer_bytes, fixed_bytes, with_kv_format
+from quire.types.formats import AUTO
 from quire.weights.checkpoint import open_checkpoint
 
 PROCESS_BYTES = 72 << 20  # of an engine that has no model: the interpreter, its packages, and what requests leave there
@@ -30,27 +28,50 @@ class Need(NamedTuple):
     """What a model takes of the host's memory."""
 
     fixed_bytes: int  # weights, buffers, and the process
-    block_bytes: int  # of KV
-    block_tokens: int
+    cache: CacheBytes
+    config: Config
     max_context: int  # what the model was made for, or less, as set
 
-    def num_blocks(self, context: int) -> int:
-        """KV blocks of so many tokens."""
-        return -(-context // self.block_tokens)
+    def at(self, context: int) -> Config:
+        """The settings, for contexts of this length."""
+        return replace(self.config, scheduler=replace(self.config.scheduler, max_context=context))
+
+    def bytes_with(self, context: int, num_blocks: int) -> int:
+        """With so many KV blocks, for contexts of this length."""
+        return self.fixed_bytes + plan_cache(self.cache, self.at(context), num_blocks).num_bytes
 
     def bytes_for(self, context: int, contexts: int = 1) -> int:
         """With KV for some contexts of this length."""
-        return self.fixed_bytes + contexts * self.num_blocks(context) * self.block_bytes
+        return self.bytes_with(context, contexts * context_blocks(self.at(context)))
 
     def most_bytes(self, context: int, budget: int) -> int:
         """With as much KV as is useful: a few contexts, and no more than a share of the memory beyond the first."""
         share = self.fixed_bytes + int(budget * HOST_SHARE)
         return min(budget, max(self.bytes_for(context), min(self.bytes_for(context, HOST_CONTEXTS), share)))
 
+    def blocks_in(self, context: int, num_bytes: int) -> int:
+        """KV blocks of an engine of this size, for contexts of this length."""
+        config = self.at(context)
+        most = HOST_GROWTH * HOST_CONTEXTS * context_blocks(config)
+        return blocks_within(self.cache, config, num_bytes - self.fixed_bytes, most)
+
+    def blocks_beside(self, context: int, num_blocks: int, num_bytes: int) -> int:
+        """KV blocks in this size, beside window groups and states that were planned for another number of blocks."""
+        if not self.can_resize(context):
+            return num_blocks
+        block = self.cache.within(context).tokens
+        return num_blocks + max(0, num_bytes - self.bytes_with(context, num_blocks)) // block
+
+    def can_resize(self, context: int) -> bool:
+        """Do blocks take memory that can be given back? Window groups and states keep theirs."""
+        return self.cache.within(context).tokens > 0
+
     def longest(self, num_bytes: int) -> int:
         """The longest context that fits; 0 if not even the rest does."""
-        num_blocks = max(0, num_bytes - self.fixed_bytes) // max(1, self.block_bytes)
-        return min(self.max_context, num_blocks * self.block_tokens)
+        tokens = self.config.cache.block_tokens
+        contexts = range(tokens, self.max_context + tokens, tokens)
+        fitting = bisect_right(contexts, num_bytes, key=self.bytes_for)
+        return min(self.max_context, fitting * tokens)
 
 
 class Share(NamedTuple):
@@ -111,7 +132,15 @@ def need_of(path: Path, config: Config, facts: DeviceFacts) -> Need:
     fixed = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
     return Need(
         fixed_bytes=PROCESS_BYTES + fixed + buffer_bytes(model.graph, model.weights, config, facts),
-        block_bytes=block_bytes(model.graph, config),
-        block_tokens=config.cache.block_tokens,
+        cache=cache_bytes(model.graph.caches, config, facts.frees_windows),
+        config=config,
         max_context=model.context,
     )
+
+
+def cache_sizes(checkpoint: CheckpointSource, device: str = AUTO, config: Config | None = None) -> CacheBytes:
+    """Return the bytes of one token in the layers that keep all tokens and in those with windows, and of a state."""
+    facts = device_facts(device)
+    config = with_kv_format(Config() if config is None else config, facts)
+    per_token = replace(config, cache=replace(config.cache, block_tokens=1))
+    return cache_bytes(draw(checkpoint).graph.caches, per_token, facts.frees_windows)

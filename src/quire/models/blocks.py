@@ -85,9 +85,9 @@ def gated_mlp(g: Graph, layer: Layer, h: Value, kind: str, block: str = "mlp") -
     return g.linear(g.multiply(gate, g.linear(h, layer[f"{block}.up"])), layer[f"{block}.down"])
 
 
-def mlp(g: Graph, layer: Layer, h: Value, kind: str) -> Value:
+def mlp(g: Graph, layer: Layer, h: Value, kind: str, block: str = "mlp") -> Value:
     """activation(up(h)), then down."""
-    return g.linear(g.activation(g.linear(h, layer["mlp.up"]), kind), layer["mlp.down"])
+    return g.linear(g.activation(g.linear(h, layer[f"{block}.up"]), kind), layer[f"{block}.down"])
 
 
 def moe_mlp(g: Graph, c: MoeConfig, layer: Layer, h: Value, kind: str, **routing: Any) -> Value:

@@ -44,8 +44,8 @@ class ModelConfig:
 
     num_layers: int
     hidden: int
-    ffn: int  # width of the feed-forward block
-    num_heads: int
+    ffn: int  # width of the feed-forward block; 0: there is none
+    num_heads: int  # of attention; 0, as the next two: no layer has it
     num_kv_heads: int
     head_dim: int
     vocab_size: int
@@ -109,17 +109,21 @@ def read_config(checkpoint: CheckpointSource, keys: ConfigKeys, kind: type[Model
 
 def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) -> ModelConfig:
     c = keys.values(given, architecture=_named(given.get("architectures")))
-    num_layers = c.size("num_hidden_layers", most=MAX_LAYERS)
+    num_layers = c.size("num_hidden_layers", _num_listed(given, keys), MAX_LAYERS)
     hidden, max_context = c.size("hidden_size"), c.size("max_position_embeddings")
-    num_heads = c.size("num_attention_heads")
-    head_dim = _head_dim(c, "hidden_size", "num_attention_heads", "num_key_value_heads", keys.head_dim)
+    has_heads, has_ffn = "num_attention_heads" in keys.read, "intermediate_size" in keys.read
+    num_heads = c.size("num_attention_heads") if has_heads else 0
+    heads = ("hidden_size", "num_attention_heads", "num_key_value_heads")
+    head_dim = _head_dim(c, *heads, keys.head_dim) if has_heads else 0
     layer_types, windows = _windows(c, given, keys, num_layers)
     base: dict[str, Any] = {
         "num_layers": num_layers,
         "hidden": hidden,
-        "ffn": c.size("intermediate_size", 4 * hidden if "intermediate_size" in keys.spelling else None),
+        "ffn": c.size("intermediate_size", 4 * hidden if "intermediate_size" in keys.spelling else None)
+        if has_ffn
+        else 0,
         "num_heads": num_heads,
-        "num_kv_heads": c.size("num_key_value_heads", num_heads),
+        "num_kv_heads": c.size("num_key_value_heads", num_heads) if has_heads else 0,
         "head_dim": head_dim,
         "vocab_size": c.size("vocab_size"),
         "norm_eps": c.fraction("rms_norm_eps", 1e-6),
@@ -136,6 +140,14 @@ def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) ->
         "quantization": read_quantization(c.mapping("quantization_config")),
     }
     return kind.read(base, c, is_gguf=False)
+
+
+def _num_listed(given: Metadata, keys: KeySet) -> int | None:
+    """The number of layers of a file that may list them instead, in a list or as letters of a text."""
+    lists = [given[key] for key in keys.layer_lists if isinstance(given.get(key), list | tuple | str)]
+    if keys.layer_lists and not lists:
+        raise UnsupportedModel(f"The model's configuration lacks '{keys.layer_lists[0]}'.")
+    return len(lists[0]) if lists else None
 
 
 def _head_dim(c: Values, hidden: str, heads: str, kv_heads: str, head_dim: str) -> int:
@@ -178,6 +190,7 @@ def _windows(
         return tuple(FULL if window is None else SLIDING for window in windows), windows
     known = {FULL: None, "attention": None, SLIDING: window}
     known |= {CHUNKED: None} if "attention_chunk_size" in keys.read else {}  # the architecture reads its chunks
+    known |= dict.fromkeys(keys.layer_types)
     if unknown := set(kinds) - set(known):
         raise UnsupportedModel(f"layer_types has {', '.join(sorted(map(brief, unknown)))}, which is not supported.")
     if len(kinds) != num_layers:
@@ -215,15 +228,16 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
     given |= {key: metadata[key] for key in keys.read if key in metadata}  # a few keys have no architecture in front
     given |= {flag: tensor in checkpoint.tensors for flag, tensor in keys.tensors.items()}
     c = keys.values(given, architecture=arch, prefix=prefix)
-    hidden, num_heads = c.uniform_size("embedding_length"), c.uniform_size("attention.head_count")
+    has_heads, has_ffn = "attention.head_count" in keys.read, "feed_forward_length" in keys.read
+    hidden, num_heads = c.uniform_size("embedding_length"), c.uniform_size("attention.head_count") if has_heads else 0
     num_blocks, max_context = c.uniform_size("block_count", most=MAX_LAYERS), c.uniform_size("context_length")
     extra_layers = c.integer_or_none("nextn_predict_layers") or 0  # counted among the blocks
     if extra_layers >= num_blocks:
         raise c.refusal("nextn_predict_layers", f"less than {num_blocks}, the block_count")
     num_layers = num_blocks - extra_layers
     heads = ("embedding_length", "attention.head_count", "attention.head_count_kv")
-    head_dim = _head_dim(c, *heads, keys.head_dim)
-    if keys.head_dim == KEY_LENGTH and c.size("attention.value_length", head_dim) != head_dim:
+    head_dim = _head_dim(c, *heads, keys.head_dim) if has_heads else 0
+    if has_heads and keys.head_dim == KEY_LENGTH and c.size("attention.value_length", head_dim) != head_dim:
         raise c.refusal(
             "attention.value_length", f"{head_dim}, as keys and values of different sizes are not supported"
         )
@@ -236,9 +250,9 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
     base: dict[str, Any] = {
         "num_layers": num_layers,
         "hidden": hidden,
-        "ffn": c.uniform_size("feed_forward_length"),
+        "ffn": c.uniform_size("feed_forward_length") if has_ffn else 0,
         "num_heads": num_heads,
-        "num_kv_heads": c.uniform_size("attention.head_count_kv", num_heads),
+        "num_kv_heads": c.uniform_size("attention.head_count_kv", num_heads) if has_heads else 0,
         "head_dim": head_dim,
         # the table may have more rows than the tokenizer has tokens, and the logits are as many as its rows
         "vocab_size": table.shape[0],

@@ -21,9 +21,10 @@ KEYS = ConfigKeys(
 )
 
 
-def factors(values: Values, is_gguf: bool) -> dict[str, Any]:
-    """Read the four factors."""
-    return {name: values.number(GGUF_FACTORS[name] if is_gguf else name) for name in FACTORS}
+def factors(values: Values, is_gguf: bool, scale: float | None = None) -> dict[str, Any]:
+    """Read the four factors. `scale`: that of scores, if the file may lack it."""
+    keys = {name: GGUF_FACTORS[name] if is_gguf else name for name in FACTORS}
+    return {name: values.number(keys[name], scale if name == "attention_multiplier" else None) for name in FACTORS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,6 +98,8 @@ class KeyChanges(TypedDict, total=False):
     biases: Mapping[str, tuple[str, ...]]
     tensors: Mapping[str, str]
     by_layer: Iterable[str]
+    layer_types: Iterable[str]
+    layer_lists: tuple[str, ...]
     head_dim: str
 
 
@@ -116,7 +118,9 @@ class KeySet:
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # flag -> words of the linears with a bias
     tensors: Mapping[str, str] = field(default_factory=dict)  # flag -> the tensor whose presence in GGUF sets it
     is_closed: bool = False  # a key that is not declared must be zero
-    by_layer: frozenset[str] = frozenset()  # keys that may have a number for each layer
+    by_layer: frozenset[str] = frozenset()  # keys that may have a number for each layer; 0: the layer has none of these
+    layer_types: frozenset[str] = frozenset()  # those of layers without attention
+    layer_lists: tuple[str, ...] = ()  # keys with an entry for each layer, if num_hidden_layers may be left out
     head_dim: str = "head_dim"  # the key of the size of a head, or of the part of it that rope turns
 
     def override(self, **changes: Unpack[KeyChanges]) -> KeySet:
@@ -144,13 +148,16 @@ class KeySet:
             biases=changes.get("biases", self.biases),
             tensors=changes.get("tensors", self.tensors),
             by_layer=self.by_layer.union(changes.get("by_layer", ())),
+            layer_types=self.layer_types.union(changes.get("layer_types", ())),
+            layer_lists=changes.get("layer_lists", self.layer_lists),
             head_dim=changes.get("head_dim", self.head_dim),
         )
 
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:
         """What `given` says under the keys that are read. A key that may change the maths unread is an error."""
         standard = {**self.synonyms, **{file: ours for ours, file in self.spelling.items()}}
-        found = {standard.get(key, key): given[key] for key in given if standard.get(key, key) in self.read}
+        known = {key: standard.get(key, key) for key in given if key in standard or key not in self.spelling}
+        found = {ours: given[key] for key, ours in known.items() if ours in self.read}
         self._check_synonyms(given, architecture)
         for key in given:
             is_read = key in standard or (key in self.read and key not in self.spelling)

@@ -74,12 +74,12 @@ class LatentConfig(GroupedMoeConfig):
 
 def _read_heads(base: dict[str, Any], values: Values, is_gguf: bool) -> LatentHeads:
     """Read the numbers of latent attention. Replaces the rope in `base` where GGUF stores its scaling another way."""
-    rope: RopeConfig = base["ropes"][ALL]
+    rope: RopeConfig | None = base["ropes"].get(ALL)
     if is_gguf:
         keys = [f"attention.{kind}_length" for kind in ("key", "value")]  # in old files; newer ones have both for MLA
         keys = [each if f"{each}_mla" not in values else f"{each}_mla" for each in keys]
         of_all = values.number_unless_zero("rope.scaling.yarn_log_multiplier", 0.0) / LOG_MULTIPLIER
-        if of_all:
+        if rope is not None and of_all:
             base["ropes"] = {ALL: replace(rope, scaling=1.0)}  # mscale is mscale_all_dim
         key_dim, value_dim = (values.size(key) for key in keys)
         plain_dim = key_dim - base["head_dim"]
@@ -91,7 +91,7 @@ def _read_heads(base: dict[str, Any], values: Values, is_gguf: bool) -> LatentHe
         of_all = table.number_unless_zero("mscale_all_dim", 0.0)
         plain_dim, value_dim = values.size("qk_nope_head_dim"), values.size("v_head_dim")
         ranks = values.size("kv_lora_rank"), values.size_or_none("q_lora_rank")
-    stretch = magnitude(rope.factor, of_all) if of_all and rope.kind != "default" else 1.0
+    stretch = magnitude(rope.factor, of_all) if rope is not None and of_all and rope.kind != "default" else 1.0
     return LatentHeads(
         dim=ranks[0],
         query_dim=ranks[1],
@@ -149,7 +149,8 @@ def attend_latent(g: Graph, c: LatentConfig, layer: Layer, h: Value) -> Value:
     q, q_rope = g.linear(source, layer[word]), g.linear(source, layer[f"{word}_rope"])
     latent = g.rms_norm(g.linear(h, layer["attn.latent"]), layer["attn.latent_norm"], eps=NORM_EPS)
     k_rope = g.linear(h, layer["attn.k_rope"])
-    q_rope, k_rope = (rotate(g, c, layer, x, interleaved=c.heads.interleaved) for x in (q_rope, k_rope))
+    if c.ropes:  # Kimi-Linear has the same parts, and rotates none
+        q_rope, k_rope = (rotate(g, c, layer, x, interleaved=c.heads.interleaved) for x in (q_rope, k_rope))
     cache = g.cache(Latent(c.heads.dim, c.heads.rope_dim))
     names = (layer["attn.keys"], layer["attn.values"])
     return g.linear(g.attention_latent((q, q_rope), (latent, k_rope), cache, names, c.heads.scale), layer["attn.out"])

@@ -15,7 +15,4 @@ REASONS = {
     **dict.fromkeys(
         ("PhimoeForCausalLM", "phimoe"), "its router weighs experts by a softmax over those near the best (sparsemixer)"
     ),
-    **dict.fromkeys(
-        ("KimiLinearForCausalLM", "kimi-linear"), "most of its layers have linear attention, which keeps a state"
-    ),
 }

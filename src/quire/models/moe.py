@@ -118,11 +118,13 @@ def with_experts(
     words: tuple[str, str, str] = PROJECTIONS,
     router: str = "gate",
     corrections: tuple[Stored, Stored] | None = None,
+    fused_block: str = "mlp",
 ) -> Names:
     """Add a router and stacks of experts to the names of a dense model, whose feed-forward block some layers may have.
 
     Safetensors have a tensor for each expert, `BLOCK.experts.3.WORD.weight`, or, written by transformers 5, stacks in
-    `mlp.experts`, of which one has the rows of gate and up. `corrections`: that of the router in either kind of file.
+    `FUSED_BLOCK.experts`, of which one has the rows of gate and up. `corrections`: that of the router in either kind of
+    file.
     """
     stems = [f"{block}.experts.*.{word}" for word in words]
     entries = {"mlp.router": TensorName(f"{block}.{router}", "ffn_gate_inp", ("experts", "hidden"), only=is_sparse)}
@@ -130,10 +132,10 @@ def with_experts(
         f"experts.{word}": _stack(word, stem.replace(".*", "")) for word, stem in zip(SHAPES, stems, strict=True)
     }
     dense = {word: replace(names.entries[word], only=is_dense) for word in ("mlp.gate", "mlp.up", "mlp.down")}
-    both = "mlp.experts.gate_up_proj"
+    both = f"{fused_block}.experts.gate_up_proj"
     layout = {
-        **fused_stacks((both, "mlp.experts.down_proj")),
-        "mlp.router": replace(entries["mlp.router"], safetensors=f"mlp.{router}"),
+        **fused_stacks((both, f"{fused_block}.experts.down_proj")),
+        "mlp.router": replace(entries["mlp.router"], safetensors=f"{fused_block}.{router}"),
     }
     if corrections is not None:
         entries["mlp.correction"] = TensorName(corrections[0], CORRECTION, ("experts",), only=is_sparse, in_all=False)

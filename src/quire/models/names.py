@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,15 +16,14 @@ from quire.graph.weight import StackedTensor, StoredTensor, Transform, Weight, t
 from quire.models.config import CheckpointSource, ModelConfig
 from quire.models.errors import BadCheckpoint
 from quire.models.quantization import FLOAT8, FP8, MXFP4, join_tensors
+from quire.models.tied_head import tie
 from quire.ops.registry import format_shape
-from quire.weights.quantized_tensors import GroupedInt4, ScaledTensor
 from quire.weights.random_weights import RandomTensor, random_int4, random_scaled
 
 Array = NDArray[Any]
 Sizes = Mapping[str, int]
 RowRule = Callable[[Sizes], Array]  # the rows of the stored tensor that are the weight's, in the graph's order
 
-COMPARED_BYTES = 1 << 20  # at a time, to stay in the CPU's cache
 GGUF, SAFETENSORS = "gguf", "safetensors"
 _NUMBER = re.compile(r"\.\d+")
 
@@ -56,6 +57,15 @@ def part_of_groups(index: int, groups: str, *rows: str) -> RowRule:
         begin, width = sum(widths[:index]), widths[index]
         starts = np.arange(num_groups) * sum(widths) + begin
         return (starts[:, None] + np.arange(width)).reshape(-1)
+
+    return order
+
+
+def joined(*rules: RowRule) -> RowRule:
+    """The rows of several rules, one after the other."""
+
+    def order(sizes: Sizes) -> Array:
+        return np.concatenate([rule(sizes) for rule in rules])
 
     return order
 
@@ -138,6 +148,7 @@ class Names:
     # Of safetensors:
     stacked: frozenset[str] = frozenset()  # tensors that are stored apart, with `*` where their number is
     renamed: Mapping[str, str] = field(default_factory=dict)  # another name of a tensor -> that in `entries`
+    other_prefix: str = ""  # what some files have in place of the first word of `layers`
     # Old checkpoints store frequencies, which we compute; GGUF stores rope factors, which draw.py reads.
     ignored: re.Pattern[str] = field(default=re.compile(r"rotary_emb\.inv_freq$|^rope_\w+\.weight$"))
 
@@ -200,7 +211,7 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
     names = names.in_layout_of(container, blocks if container == "dummy" and is_mxfp4 else tensors)
     if config.tied:
         both = (_first(container, names, word) for word in ("embed", "head"))
-        tensors, tied = _tie(tensors, *both)
+        tensors, tied = tie(tensors, *both)
         config = replace(config, tied=tied)
     layers = (None, *range(config.num_layers))
     expected = [each for layer in layers for each in _expected(container, config, names, layer)]
@@ -222,6 +233,8 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
 def _renamed(tensors: Mapping[str, StoredTensor], names: Names) -> Mapping[str, StoredTensor]:
     """The tensors under the names in `entries`. A file of the model without its head has no prefix (`model.`)."""
     prefix, _, layers = names.layers.partition(".")
+    if names.other_prefix:
+        tensors = {re.sub(rf"^{names.other_prefix}\.", f"{prefix}.", name): tensors[name] for name in tensors}
     has_prefix = any(name.startswith(f"{prefix}.") for name in tensors)
     is_bare = not has_prefix and any(name.startswith(f"{layers}.") for name in tensors)
     if not is_bare and not names.renamed:
@@ -270,32 +283,6 @@ def _first(container: str, names: Names, word: str) -> str:
     return names.full_name(container, stored.name, None, "weight")
 
 
-def _tie(tensors: Mapping[str, StoredTensor], embed: str, head: str) -> tuple[Mapping[str, StoredTensor], bool]:
-    """Return the tensors of a model with tied embeddings by its configuration, and whether they really are tied.
-
-    As in transformers: a head that is stored and differs is used. If one of the two is missing, the other is both.
-    """
-    if head not in tensors:
-        return tensors, True
-    rest = {name: tensor for name, tensor in tensors.items() if name != head}
-    if embed not in tensors:
-        return {**rest, embed: tensors[head]}, True
-    return (rest, True) if _are_equal(tensors[embed], tensors[head]) else (tensors, False)
-
-
-def _are_equal(one: StoredTensor, other: StoredTensor) -> bool:
-    """Return whether both have the same bytes. Reads up to the first difference; 1 GB of equal bytes takes 0.4 s.
-
-    A tensor of several parts counts as different from any other: keeping both is always right.
-    """
-    is_whole = not isinstance(one, ScaledTensor | GroupedInt4) and not isinstance(other, ScaledTensor | GroupedInt4)
-    if not is_whole or (one.format, one.shape) != (other.format, other.shape):
-        return False
-    left, right = one.data, other.data
-    pieces = range(0, len(left), COMPARED_BYTES)
-    return all(np.array_equal(left[at : at + COMPARED_BYTES], right[at : at + COMPARED_BYTES]) for at in pieces)
-
-
 def _expected(container: str, config: ModelConfig, names: Names, layer: int | None) -> Iterator[_Expected]:
     """Yield the tensors of one layer, or with None those outside the layers."""
     sizes = config.sizes(layer)
@@ -328,7 +315,7 @@ def _random_tensors(expected: list[_Expected], config: ModelConfig) -> dict[str,
     def make(each: _Expected, shape: tuple[int, ...]) -> StoredTensor:
         if len(shape) == 1:
             return RandomTensor(each.tensor, shape, spread, 0.0 if each.name.endswith(".bias") else 1.0)
-        is_matrix = "." in each.name and not each.name.endswith((".bias", ".router"))
+        is_matrix = "." in each.name and not each.name.endswith((".bias", ".router", ".kernel"))
         if quantization is None or not is_matrix or not quantization.covers(each.tensor.removesuffix(".weight")):
             return RandomTensor(each.tensor, shape, spread)
         if quantization.kind == FP8 and quantization.has_blocks and len(shape) == 3:
@@ -372,10 +359,19 @@ def _with_rows(shape: tuple[int, ...], num_rows: int, transform: Transform) -> t
 
 
 def _handle(each: _Expected, tensor: StoredTensor, shape: tuple[int, ...]) -> Weight:
-    if tuple(tensor.shape) != shape:
+    if _without_ones(tensor.shape) != _without_ones(shape):
         found, expected = format_shape(tuple(tensor.shape)), format_shape(shape)
         raise BadCheckpoint(f"The tensor {each.tensor} is {found}; by the configuration it must be {expected}.")
-    return transformed(each.name, each.shape, tensor, each.transform)
+    rows = each.transform.rows
+    is_in_order = rows is not None and math.prod(each.shape) == math.prod(shape) and bool((np.diff(rows) == 1).all())
+    transform = replace(each.transform, rows=None) if is_in_order else each.transform
+    return transformed(each.name, each.shape, tensor, transform)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without leading axes of 1, which tools for GGUF files add and remove."""
+    kept = tuple(itertools.dropwhile(lambda size: size == 1, shape))
+    return kept or (1,)
 
 
 def _summary(names: list[str], most: int = 5) -> str:

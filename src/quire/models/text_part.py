@@ -18,11 +18,13 @@ from quire.models.values import Values
 logger = logging.getLogger("quire.models")
 
 # Classes of transformers that hold a `text_config` and a language model. Each is compared with its class in a test.
-WITH_TEXT = frozenset(f"{name}ForConditionalGeneration" for name in ("Gemma3", "Gemma4", "Llama4", "Mistral3"))
+WITH_TEXT = frozenset(
+    f"{name}ForConditionalGeneration" for name in ("Gemma3", "Gemma4", "Llama4", "Mistral3", "Qwen3_5", "Qwen3_5Moe")
+)
 _NAMES = re.compile(r"^(?:language_model\.model|model\.language_model)\.")  # before and since transformers 5
 _HEAD = re.compile(r"^language_model\.lm_head\.")
 _OTHER_PARTS = re.compile(
-    r"^(?:model\.)?(?:vision_tower|vision_model|audio_tower|multi_modal_projector|embed_vision|embed_audio)\."
+    r"^(?:model\.)?(?:visual|vision_tower|vision_model|audio_tower|multi_modal_projector|embed_vision|embed_audio)\."
 )
 # Keys of the outer configuration that are about the language model too, unless that has its own.
 _OUTER_KEYS = ("eos_token_id", "quantization_config", "tie_word_embeddings")

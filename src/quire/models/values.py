@@ -17,6 +17,7 @@ MAX_LAYERS = 1 << 12
 MAX_HEAD_DIM = 1 << 14
 TINY, HUGE = 1e-30, 1e30  # bounds of real numbers, beyond which computations may overflow
 MAX_SHOWN = 60  # characters of a value in a message
+_INFINITY = {"__float__": "Infinity"}
 
 
 class Values:
@@ -53,6 +54,10 @@ class Values:
     def size_or_none(self, key: str, most: int = MAX_SIZE) -> int | None:
         """Like `size`; None if the key is left out."""
         return self._integer(key, self._given[key], 1, most) if key in self else None
+
+    def size_unless_auto(self, key: str) -> int | None:
+        """Like `size_or_none`; None also if the value is "auto"."""
+        return None if self._given.get(key) == "auto" else self.size_or_none(key)
 
     def integer(self, key: str) -> int:
         """A whole number that may be 0. The key is required."""
@@ -91,13 +96,15 @@ class Values:
     def uniform_size(self, key: str, default: int | None = None, most: int = MAX_SIZE, least: int = 1) -> int:
         """Like `size`, or a number from `least` on; a list with one number per layer is accepted if all are equal.
 
-        If layers may differ in this key, return that of the first layer.
+        If layers may differ in this key, return that of the first layer where it is not 0.
         """
         value = self._given.get(key)
         if not isinstance(value, list | tuple):
             return self._required(key, default) if value is None else self._integer(key, value, least, most)
-        numbers = [self._integer(key, each, least, most) for each in value]
-        if not numbers or (len(set(numbers)) > 1 and key not in self._by_layer):
+        differs = key in self._by_layer
+        numbers = [self._integer(key, each, 0 if differs else least, most) for each in value]
+        numbers = [number for number in numbers if number] if differs else numbers
+        if not numbers or (len(set(numbers)) > 1 and not differs):
             raise UnsupportedModel(f"Layers that differ in '{self.shown(key)}' are not supported.")
         return numbers[0]
 
@@ -124,6 +131,18 @@ class Values:
         if len(found) != num_layers or None in found:
             raise self.refusal(key, f"a list of {num_layers} numbers, one for each layer")
         return tuple(each for each in found if each is not None)
+
+    def limits(self, key: str) -> tuple[float, float]:
+        """Two numbers from 0 on, of which the second may be infinite; 0 and infinity if the key is left out.
+
+        JSON has no infinity: transformers writes an object in its place.
+        """
+        value = self._given[key] if key in self else (0.0, math.inf)
+        ends = value if isinstance(value, list | tuple) and len(value) == 2 else (None, None)
+        low, high = _finite(ends[0]), math.inf if ends[1] in (math.inf, _INFINITY) else _finite(ends[1])
+        if low is None or high is None or not 0 <= low < high:
+            raise self.refusal(key, "a list of two numbers from 0 on, the smaller one first")
+        return low, high
 
     def number(self, key: str, default: float | None = None, *, above: float = 0.0) -> float:
         """A number greater than `above`, neither huge nor tiny."""

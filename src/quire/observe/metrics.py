@@ -55,7 +55,24 @@ REQUESTS_WAITING = Metric("quire_requests_waiting", MetricKind.GAUGE, "Waiting r
 PREEMPTIONS = Metric("quire_preemptions", MetricKind.COUNTER, "Preempted requests.", "vllm:num_preemptions")
 PROMISED_WAIT = Metric("quire_promised_wait_seconds", MetricKind.GAUGE, "Estimated wait of a request that arrives now.")
 KV_BLOCKS = Metric("quire_kv_blocks", MetricKind.GAUGE, "KV blocks by state: free, held, cached.", label="state")
-KV_USAGE = Metric("quire_kv_usage", MetricKind.GAUGE, "Share of KV blocks that are held.", "vllm:kv_cache_usage_perc")
+WINDOW_BLOCKS = Metric(
+    "quire_window_blocks",
+    MetricKind.GAUGE,
+    "KV blocks of layers that keep only the last tokens, by state: free, held, cached.",
+    label="state",
+)
+STATES = Metric(
+    "quire_states",
+    MetricKind.GAUGE,
+    "States of recurrent layers: all, held by requests, and checkpoints to resume from.",
+    label="state",
+)
+KV_USAGE = Metric(
+    "quire_kv_usage",
+    MetricKind.GAUGE,
+    "Share of KV blocks that are held; of window blocks or states, if that is more.",
+    "vllm:kv_cache_usage_perc",
+)
 SESSIONS = Metric("quire_sessions", MetricKind.GAUGE, "Sessions that keep their last context cached.")
 PREFIX_QUERIED = Metric(
     "quire_prefix_queried_tokens",
@@ -132,7 +149,7 @@ ALL = tuple(value for value in list(globals().values()) if isinstance(value, Met
 
 
 def engine_samples(model: str, counters: Mapping[str, Any]) -> Iterator[MetricSample]:
-    """Samples from the fields of an engine's `Counters`."""
+    """Samples from the fields of an engine's `Counters`, and its `kv_usage`."""
     for metric, field in (
         (REQUESTS_RUNNING, "num_running"),
         (REQUESTS_WAITING, "num_waiting"),
@@ -148,9 +165,20 @@ def engine_samples(model: str, counters: Mapping[str, Any]) -> Iterator[MetricSa
         yield MetricSample(metric, counters[field], model)
     for state in ("free", "held", "cached"):
         yield MetricSample(KV_BLOCKS, counters[f"num_{state}_blocks"], model, state)
-    yield MetricSample(KV_USAGE, counters["num_held_blocks"] / max(counters["num_blocks"], 1), model)
+    yield from _group_samples(model, counters)
+    yield MetricSample(KV_USAGE, counters["kv_usage"], model)
     for part in ("plan", "run", "commit"):
         yield MetricSample(STEPS, HistogramValue(*counters[part]), model, part)
+
+
+def _group_samples(model: str, counters: Mapping[str, Any]) -> Iterator[MetricSample]:
+    """Samples of window groups and of states: 0 for models without them."""
+    held, cached = counters["num_held_window_blocks"], counters["num_cached_window_blocks"]
+    free = counters["num_window_blocks"] - held - cached
+    for state, count in (("free", free), ("held", held), ("cached", cached)):
+        yield MetricSample(WINDOW_BLOCKS, count, model, state)
+    for state, field in (("all", "num_states"), ("held", "num_held_states"), ("checkpoint", "num_checkpoints")):
+        yield MetricSample(STATES, counters[field], model, state)
 
 
 def sum_samples(samples: Iterable[MetricSample]) -> list[MetricSample]:

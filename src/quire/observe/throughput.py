@@ -24,9 +24,7 @@ class EngineCounts(Protocol):
     @property
     def num_waiting(self) -> int: ...
     @property
-    def num_blocks(self) -> int: ...
-    @property
-    def num_held_blocks(self) -> int: ...
+    def kv_usage(self) -> float: ...
 
 
 class Throughput:
@@ -54,12 +52,12 @@ class Throughput:
             "running": now.num_running,
             "waiting": now.num_waiting,
             "cache_hit_rate": round(hit / queried, 3) if queried else None,
-            "cache_usage": round(now.num_held_blocks / max(now.num_blocks, 1), 3),
+            "cache_usage": round(now.kv_usage, 3),
         }
         hits = f"{hit / queried:.1%} of prompt tokens cached" if queried else "no new prompts"
         self._logger.info(
             "%s: prompt %.1f tokens/s, output %.1f tokens/s, %d running, %d waiting, %s, KV cache %.1f%% in use",
             *(self._model, prompt / seconds, output / seconds, now.num_running, now.num_waiting, hits),
-            100 * now.num_held_blocks / max(now.num_blocks, 1),
+            100 * now.kv_usage,
             extra=facts,
         )

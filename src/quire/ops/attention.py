@@ -76,12 +76,14 @@ def _attend_cache(
     queries = q.reshape(len(q), spec.num_heads, -1, spec.key_dim) * np.float32(scale)  # [T, kv_heads, group, key_dim]
     out = np.empty((*queries.shape[:3], spec.value_dim), np.float32)
     for row, length in enumerate(batch.lengths):
-        keys, values = cache.read(batch.block_tables[row], length)  # [length, kv_heads, dim]
+        first = spec.first_visible(int(batch.positions[batch.starts[row]]))
+        keys, values = cache.read(batch.block_tables[row], first, int(length))  # [length - first, kv_heads, dim]
         for token in range(batch.starts[row], batch.starts[row + 1]):
             position = int(batch.positions[token])
             begin, end = spec.first_visible(position), position + 1
             bias = _bias(slopes, distances, np.arange(begin, end) - position)
-            out[token] = _attend(queries[token], keys[begin:end], values[begin:end], bias, sinks, softcap)
+            seen = slice(begin - first, end - first)
+            out[token] = _attend(queries[token], keys[seen], values[seen], bias, sinks, softcap)
     return out.reshape(len(q), -1)
 
 

@@ -67,11 +67,16 @@ class PagedCache:
             token = (-1, *array.shape[2:])
             array.reshape(token)[slots] = numbers.reshape(token)
 
-    def read(self, blocks: Array, num_tokens: int) -> tuple[Array, Array]:
-        """Return the first `num_tokens` K and V of a block table, in text order: [num_tokens, heads, dim] each."""
-        held = blocks[: -(-num_tokens // self.keys.shape[1])]
-        pair = (array[held].reshape(-1, *array.shape[2:])[:num_tokens] for array in (self.keys, self.values))
-        keys, values = pair
+    def read(self, blocks: Array, begin: int, end: int) -> tuple[Array, Array]:
+        """Return K and V of the positions begin .. end - 1 of a block table, in text order: [end - begin, heads, dim].
+
+        Entries of other positions are not read: behind a window they are undefined.
+        """
+        block_tokens = self.keys.shape[1]
+        first = begin // block_tokens
+        held, skipped = blocks[first : -(-end // block_tokens)], first * block_tokens
+        pair = (array[held].reshape(-1, *array.shape[2:]) for array in (self.keys, self.values))
+        keys, values = (array[begin - skipped : end - skipped] for array in pair)
         return keys, values
 
     def copy(self, copies: Array) -> None:

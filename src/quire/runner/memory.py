@@ -1,4 +1,4 @@
-"""How much memory a model takes, and how many KV blocks fit beside it."""
+"""How much memory a model takes, and how much KV cache fits beside it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.devices.facts import DeviceFacts
 from quire.graph.graph import Graph
 from quire.graph.weight import Weight, Weights
 from quire.quant.registry import all_formats
-from quire.types.formats import KV_FORMATS
+from quire.runner.cache_plan import CacheBytes, CachePlan, blocks_within, context_blocks, plan_cache
 
 HOST_CONTEXTS = 8  # full contexts that a host's KV cache holds by default
 HOST_SHARE = 0.25  # and the most of the host's memory that it takes by default: a laptop has other things to do
@@ -21,20 +21,6 @@ HOST_GROWTH = 4  # address space for this many times the blocks, in case other m
 def with_kv_format(config: Config, facts: DeviceFacts) -> Config:
     """The settings with `auto` replaced by the device's own KV format. One that the device does not have is refused."""
     return replace(config, cache=replace(config.cache, kv_dtype=facts.kv_format(config.cache.kv_dtype)))
-
-
-def block_bytes(graph: Graph, config: Config) -> int:
-    """One KV block, over all layers. A model whose heads the KV format cannot hold is refused."""
-    kv_format = KV_FORMATS[config.cache.kv_dtype]
-    for spec in graph.caches:
-        if any(size % kv_format.num_values for size in spec.vectors):
-            raise BadSetting(
-                f"kv_dtype is {kv_format.name!r}, which stores values in blocks of {kv_format.num_values}; "
-                f"the heads of this model have {min(spec.vectors)}. Choose f16 or bf16.",
-                field="kv_dtype",
-            )
-    values = sum(spec.values_per_token for spec in graph.caches)
-    return values // kv_format.num_values * kv_format.num_bytes * config.cache.block_tokens
 
 
 def fixed_bytes(weights: Weights, vocab_size: int, config: Config, facts: DeviceFacts) -> int:
@@ -60,10 +46,10 @@ def resident_weight_bytes(weight: Weight, facts: DeviceFacts) -> int:
     return prod(weight.shape) * format.block_bytes // format.block_weights
 
 
-def limits_of(config: Config) -> Limits:
-    """The most that a step may hold, so that a device can plan its buffers once."""
+def limits_of(config: Config, plan: CachePlan | None = None) -> Limits:
+    """The most that a step may hold, so that a device can plan its buffers once, and the caches that it reserves."""
     num_blocks = config.cache.most_blocks or config.cache.num_blocks or 0
-    blocks_of_context = -(-config.scheduler.max_context // config.cache.block_tokens)
+    blocks_of_context = context_blocks(config)
     return Limits(
         max_tokens=config.scheduler.max_step_tokens,
         max_rows=config.scheduler.max_rows,
@@ -72,6 +58,8 @@ def limits_of(config: Config) -> Limits:
         num_blocks=num_blocks,
         block_tokens=config.cache.block_tokens,
         kv_dtype=config.cache.kv_dtype,
+        windows=() if plan is None else plan.windows,
+        num_states=0 if plan is None else plan.num_states,
     )
 
 
@@ -81,29 +69,46 @@ class ModelMemory:
 
     total_bytes: int
     fixed_bytes: int  # weights, logits, and the buffers of the largest step
-    block_bytes: int  # one KV block, over all layers
+    cache: CacheBytes
 
 
-def plan_blocks(config: Config, memory: ModelMemory) -> Config:
-    """The settings with their number of KV blocks: enough for a few contexts, not all of the host's memory."""
+def fit_cache(config: Config, memory: ModelMemory) -> tuple[Config, CachePlan]:
+    """The cache of a model in a host's memory, and the settings with its number of blocks.
+
+    Unless that is set, there are enough for a few contexts, not for all of the host's memory.
+    """
     if config.cache.num_blocks is not None:
-        return config
-    most_fitting = fitting_blocks(config, memory)
-    one_context = -(-config.scheduler.max_context // config.cache.block_tokens)
-    share = int(memory.total_bytes * HOST_SHARE) // memory.block_bytes
-    num_blocks = min(most_fitting, max(one_context, min(HOST_CONTEXTS * one_context, share)))
-    most = config.cache.most_blocks or min(most_fitting, HOST_GROWTH * num_blocks)
-    return replace(config, cache=replace(config.cache, num_blocks=min(num_blocks, most), most_blocks=most))
+        plan = plan_cache(memory.cache, config, config.cache.num_blocks)
+        most = config.cache.most_blocks if plan.sizes.tokens else None  # blocks without bytes are never too many
+        return replace(config, cache=replace(config.cache, num_blocks=plan.num_blocks, most_blocks=most)), plan
+    one_context, most = context_blocks(config), config.cache.most_blocks
+    num_bytes = int(memory.total_bytes * HOST_SHARE)
+    share = blocks_within(memory.cache, config, num_bytes, HOST_CONTEXTS * one_context)
+    num_blocks = min(fitting_blocks(config, memory), max(one_context, share))
+    plan = plan_cache(memory.cache, config, num_blocks if most is None else min(num_blocks, most))
+    most = most or _most_blocks(config, memory, plan)
+    return replace(config, cache=replace(config.cache, num_blocks=plan.num_blocks, most_blocks=most)), plan
+
+
+def _most_blocks(config: Config, memory: ModelMemory, plan: CachePlan) -> int:
+    """Return how many blocks of tokens the cache may grow to. Window groups and states keep their size."""
+    if not plan.sizes.tokens:
+        return plan.num_blocks
+    rest = int(memory.total_bytes * config.cache.memory_share) - memory.fixed_bytes - plan.group_bytes
+    return min(HOST_GROWTH * plan.num_blocks, rest // plan.sizes.tokens)
 
 
 def fitting_blocks(config: Config, memory: ModelMemory) -> int:
-    """KV blocks that fit into the share of the memory that the engine may use. None at all is an error."""
-    budget = memory.total_bytes * config.cache.memory_share
-    num_blocks = (int(budget) - memory.fixed_bytes) // memory.block_bytes
+    """Blocks of tokens that fit into the share of the memory that the engine may use. None at all is an error."""
+    budget = int(memory.total_bytes * config.cache.memory_share)
+    most = HOST_GROWTH * HOST_CONTEXTS * context_blocks(config)
+    num_blocks = blocks_within(memory.cache, config, budget - memory.fixed_bytes, most)
     if num_blocks < 1:
+        least = plan_cache(memory.cache, config, 1).num_bytes
         raise BadSetting(
             f"No memory is left for the KV cache: the model takes {memory.fixed_bytes / 1e6:.0f} MB of "
-            f"{budget / 1e6:.0f} MB. Use a smaller model, or raise memory_share.",
+            f"{budget / 1e6:.0f} MB, and the smallest cache {least / 1e6:.0f} MB. Use a smaller model, lower "
+            "max_context or max_step_tokens, or raise memory_share.",
             field="memory_share",
         )
     return num_blocks

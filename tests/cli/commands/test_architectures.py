@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.commands.architectures import ATTENTION_KEYS, attention_kinds, expert_kinds
+from quire.cli.commands.architectures import ATTENTION_KEYS, STATE_WORDS, attention_kinds, expert_kinds
 from quire.models.registry import Architecture, all_architectures
 from tests.architecture.sources import ROOT
 from tests.models.toys import CASES, ORIGINALS, make_toy
@@ -15,6 +15,7 @@ from tests.models.toys import CASES, ORIGINALS, make_toy
 pytestmark = pytest.mark.device
 
 IN_GGUF_ALONE = {"GraniteMoeForCausalLM": {"shared"}}  # its GGUF name is that of GraniteMoeShared too
+RECURRENT = {"delta_rule": "delta rule", "state_scan": "scan"}  # ops; a convolution of its own is a kind of layer too
 BEGIN, END = "<!-- the table of `quire architectures` -->", "<!-- end of the table -->"
 
 
@@ -41,8 +42,11 @@ def test_the_table_has_a_line_for_each(quire):
 
 
 def drawn_kinds(case: str) -> set[str]:
-    """The kinds of attention that the graph of a toy has."""
+    """The kinds of attention, and of layers with a state, that the graph of a toy has."""
     graph = make_toy(case).draw().graph
+    ops = {node.op.name for node in graph.nodes}
+    states = {kind for op, kind in RECURRENT.items() if op in ops}
+    states = states or ({"convolution"} if "short_conv" in ops else set())
     nodes = [node for node in graph.nodes if node.op.name.startswith("attention")]
     kinds = {"sliding" if getattr(graph.caches[node.cache], "window", None) else "full" for node in nodes}
     kinds |= {"shared" for node in nodes if node.op.name == "attention_shared"}
@@ -50,7 +54,7 @@ def drawn_kinds(case: str) -> set[str]:
     kinds |= {"latent" for node in nodes if node.op.name == "attention_latent"}
     kinds |= {"ALiBi" for node in nodes if node.weights.get("slopes")}
     kinds |= {"sinks" for node in nodes if node.weights.get("sinks")}
-    return kinds | {"softcap" for node in nodes if node.attrs.get("softcap")}
+    return kinds | states | {"softcap" for node in nodes if node.attrs.get("softcap")}
 
 
 @pytest.mark.parametrize("arch", ORIGINALS, ids=lambda arch: arch.name)
@@ -74,7 +78,7 @@ def test_the_kinds_of_experts_are_those_that_its_toys_draw(arch: Architecture):
 
 def test_every_kind_of_attention_occurs():
     kinds = {kind for arch in all_architectures() for kind in attention_kinds(arch)}
-    assert kinds == {"full", "sinks", *ATTENTION_KEYS.values()}
+    assert kinds == {"full", "sinks", *ATTENTION_KEYS.values(), *STATE_WORDS.values()}
 
 
 def test_the_readme_shows_the_table(listed):

@@ -15,8 +15,12 @@ ATTENTION = {"_attend", "_merge", "_attend_few", "_rope_write", "_attend_rows", 
 ATTENTION |= {"_attend_latent", "_write_latent", "_multiply_heads", "_attend_expanded"}
 EXPERTS = {"_route", "_route_few", "_route_one", "_count", "_place", "_expert_in", "_expert_out", "_sum"}
 
+STATES = {"_short_conv", "_write_states", "_delta_steps", "_invert_chunks", "_score_parts", "_invert_stored"}
+STATES |= {"_delta_chunks", "_scan_steps", "_scan_chunks", "_log_decay"}
+PROGRAMS = [("compile_kernels", ATTENTION), ("compile_experts", EXPERTS), ("compile_states", STATES)]
 
-@pytest.mark.parametrize("program, names", [("compile_kernels", ATTENTION), ("compile_experts", EXPERTS)])
+
+@pytest.mark.parametrize("program, names", PROGRAMS)
 def test_all_kernels_compile(program, names):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     found = subprocess.run(

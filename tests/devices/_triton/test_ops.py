@@ -1,8 +1,9 @@
 """Every op that the device lowers, against the op's reference on the op's examples.
 
-all but the ops of attention                                            here
+all but the ops below                                                   here
 attention            test_attention.py (items of work), test_attend_few.py (with rope and the KV write, of few rows)
 attention_latent                                                        test_latent.py
+ops of recurrent layers                                                 test_states.py
 steps fused into a product, FP8                                         test_stream.py, test_around_products.py
 products with 4-bit weights                                             test_int4.py
 sampling, which is not an op: against the host's filters                test_sample.py
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.device
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 ELSEWHERE = {"attention", "attention_shared", "attention_latent", "attention_bidirectional", "qkv_attention"}
+ELSEWHERE |= {"short_conv", "delta_rule", "state_scan"}
 ROUTED = {"weights": torch.float32, "chosen": torch.int32}  # inputs that route makes, in any number format
 NUM_POSITIONS = 4096
 MAX_INTERPRETED = 8  # tokens of an example in the interpreter

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -25,6 +24,8 @@ from quire.quant.int4 import Int4
 from quire.quant.registry import all_formats
 from tests.devices.interpreted import in_interpreter
 from tests.quant.blocks import random_blocks, weight_blocks
+
+gguf = pytest.importorskip("gguf")
 
 pytestmark = [pytest.mark.device]
 BLOCKED = [name for name in PACKED if not name.startswith("int4")]

@@ -129,7 +129,7 @@ def newest(q, k, v, cache, batch):
     cache.write(batch.slots, k, v)
     out = np.empty_like(v)
     for row, length in enumerate(batch.lengths):
-        _, values = cache.read(batch.block_tables[row], length)
+        _, values = cache.read(batch.block_tables[row], 0, int(length))
         for token in range(batch.starts[row], batch.starts[row + 1]):
             out[token] = values[: batch.positions[token] + 1].mean(0).reshape(-1)
     return out + q

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from quire.devices.cpu.threads import allowed_threads, cgroup_quota, pool_for
 from quire.ops.batch import Batch, RowPart
-from tests.devices.cpu.programs import HAS_NATIVE, lower, quantized_model, session
-from tests.models.toys import some_tokens
+from tests.devices.cpu.programs import HAS_NATIVE, LIMITS, lower, quantized_model, session
+from tests.models.toys import make_toy, some_tokens
 
 needs_native = pytest.mark.skipif(not HAS_NATIVE, reason="the extension was not built")
 
@@ -86,3 +87,17 @@ def test_a_forked_child_computes_the_same():
         same = np.array_equal(session(program, model).step({"a": tokens})["a"], expected)
         os._exit(0 if same else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.device
+@needs_native
+def test_two_threads_weigh_inputs_of_experts_without_overwriting_what_the_other_reads():
+    """Rows of weighted inputs are narrower than those of the router that were in the same buffer."""
+    model, tokens = make_toy("llama4").draw(), some_tokens(56)
+    limits = replace(LIMITS, kv_dtype="f32")
+    program = lower(model, limits, fuse=False, num_threads=2)
+    expected = session(lower(model, limits, fuse=False, num_threads=1), model).step({"a": tokens})["a"]
+    for _ in range(5):
+        texts = session(program, model)
+        pieces = [texts.step({"a": tokens[at : at + 7]})["a"] for at in range(0, len(tokens), 7)]
+        assert np.array_equal(np.concatenate(pieces), expected)

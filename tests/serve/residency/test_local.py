@@ -14,6 +14,7 @@ from quire.engine.client import Client
 from quire.engine.launch import Progress
 from quire.engine.messages import Ready
 from quire.engine.need import Budget, Need
+from quire.runner.cache_plan import CacheBytes
 from quire.serve.errors import ModelLoading, ModelNotServed
 from quire.serve.residency.engines import EngineLauncher
 from quire.serve.residency.local import LocalResidency
@@ -22,7 +23,7 @@ from quire.types.errors import QuireError
 
 pytestmark = pytest.mark.pure
 
-NEED = Need(fixed_bytes=100, block_bytes=1, block_tokens=16, max_context=160)
+NEED = Need(fixed_bytes=100, cache=CacheBytes(1), config=Config(), max_context=160)
 
 
 class FakeClient:

@@ -332,6 +332,18 @@ OLMO3 = [
     ("no end", f"{FUNCTIONS}\nget_time()\n", call("get_time")),
     ("no call", f"{FUNCTIONS}none{END_OF_FUNCTIONS}", [TextPiece(f"{FUNCTIONS}none{END_OF_FUNCTIONS}")]),
 ]
+LIST, END_OF_LIST = "<|tool_call_start|>[", "]<|tool_call_end|>"
+LFM2 = [
+    ("one call", f'{LIST}weather(city="Paris"){END_OF_LIST}', call("weather", PARIS)),
+    ("an unknown tool", f"{LIST}fly(up=1.5){END_OF_LIST}", call("fly", '{"up": 1.5}')),
+    (
+        "two calls after a text, and a text after them",
+        f"I look.\n{LIST}{IN_PYTHON}, get_time(){END_OF_LIST}So.",
+        [TextPiece("I look."), *call("write_file", FROM_PYTHON), *call("get_time"), TextPiece("So.")],
+    ),
+    ("as an object", f"{LIST}{written('weather', OSLO)}{END_OF_LIST}", call("weather", OSLO)),
+    ("no end", f"{LIST}get_time()", call("get_time")),
+]
 
 
 def gemma(opening: str, closing: str, quote: str) -> list[tuple[str, str, list[Piece]]]:
@@ -395,6 +407,7 @@ CORPUS = [
     *(Case("harmony", *case) for case in HARMONY),
     *(Case("pythonic", *case) for case in PYTHONIC),
     *(Case("olmo3", *case) for case in OLMO3),
+    *(Case(style, *case) for style in ("lfm2", "lfm25") for case in LFM2),
     *(Case(style, *case) for style in ("deepseek", "deepseek_v31") for case in DEEPSEEK),
     *(Case("gemma4", *case) for case in gemma("<|tool_call>", "<tool_call|>", '<|"|>')),
     *(Case("function_gemma", *case) for case in gemma("<start_function_call>", "<end_function_call>", "<escape>")),

@@ -139,6 +139,20 @@ KIMI = """{{ tools | tojson }}{% for message in messages %}<|im_{{ message.role 
 {{- "<|tool_call_begin|>" + call.id + "<|tool_call_argument_begin|>" + call.function.arguments | tojson }}
 {{- "<|tool_call_end|>" }}{{ "<|tool_calls_section_end|>" if loop.last else "" }}{% endfor %}<|im_end|>
 {% endfor %}"""
+LFM2 = """{% if tools %}<|system|>{{ "List of tools: <|tool_list_start|>" }}{{ tools | tojson }}{% endif %}
+{%- for message in messages %}<|im_start|>{{ message["role"] }}
+{{ message["content"] + "<|im_end|>" }}
+{% endfor %}"""
+LFM25 = LFM2.replace("<|tool_list_start|>", "").replace(
+    """{% endfor %}""",
+    """
+{%- if message.tool_calls is defined %}<|tool_call_start|>[
+{%- for call in message.tool_calls %}{{ "" if loop.first else ", " }}{{ call.function.name }}(
+{%- for key, value in call.function.arguments.items() %}{{ "" if loop.first else ", " }}{{ key }}=
+{%- if value is string %}{{ "'" + value + "'" }}{% else %}{{ value | string }}{% endif %}{% endfor %})
+{%- endfor %}]<|tool_call_end|>{% endif %}
+{% endfor %}""",
+)
 # Built like the template of gpt-oss: types of parameters by a macro that calls itself, a system message of its own
 # with date and effort, the first message as instructions, one call a turn, the names of results by the latest call.
 HARMONY = """{% macro kind(schema) %}
@@ -182,6 +196,8 @@ HARMONY = """{% macro kind(schema) %}
 TEMPLATES = [
     ("harmony", HARMONY),
     ("kimi", KIMI),
+    ("lfm2", LFM2),
+    ("lfm25", LFM25),
     ("minimax", MINIMAX),
     ("glm47", IN_ONE_LINE),
     ("granite", GRANITE),

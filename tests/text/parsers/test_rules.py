@@ -218,6 +218,7 @@ TWO = {
 }
 WITHOUT_JSON = {
     "pythonic": '[weather(city="%s", unit="%s")]',
+    "lfm2": '<|tool_call_start|>[weather(city="%s", unit="%s")]<|tool_call_end|>',
     "olmo3": '<function_calls>weather(city="%s", unit="%s")</function_calls>',
     "gemma4": '<|tool_call>call:weather{city:<|"|>%s<|"|>,unit:<|"|>%s<|"|>}<tool_call|>',
     "function_gemma": (

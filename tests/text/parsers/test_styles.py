@@ -35,6 +35,8 @@ pytestmark = pytest.mark.pure
         ("{% set tool_calls_token = '<|tools_prefix|>' %}", "apertus"),
         ("<|tool_call>call:{{ name }}{<tool_call|>", "gemma4"),
         ("{{ '<start_function_call>call:' + name }}", "function_gemma"),
+        ("{{ 'List of tools: <|tool_list_start|>[' }}{{ tools }}{{ message['content'] }}", "lfm2"),
+        ("{{ 'List of tools: [' }}{{ tools }}<|tool_call_start|>[{{ calls }}]<|tool_call_end|>", "lfm25"),
         ("[func_name1(params_name1=params_value1), func_name2(params)]", "pythonic"),
         ("{{ tools }}<function_calls>{{ name }}({{ arguments }})</function_calls>", "olmo3"),
         ("<function_calls>{{ name }}({{ arguments }})</function_calls>", "generic"),

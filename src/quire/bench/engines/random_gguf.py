@@ -15,14 +15,16 @@ from numpy.typing import NDArray
 F32 = 0  # GGUF's format number
 ALIGNMENT = 32
 ROWS_AT_ONCE = 4096
-ROUTER = "ffn_gate_inp.weight"  # the end of a router's name: it stays f32
+# Ends of names of matrices that stay f32: routers and kernels of convolutions.
+FLOATS = ("ffn_gate_inp.weight", "shortconv.conv.weight", "ssm_conv1d.weight")
+RATE = "ssm_a"  # the end of the name of a rate at which a state decays
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RandomFormat:
-    """A format of blocks that begin with a scale, and with a minimum if it has one, and end with quants of 4 bits."""
+    """A format of blocks that begin with a scale, and with a minimum if it has one, and end with quants."""
 
     number: int  # GGUF's
     block_weights: int
@@ -32,12 +34,16 @@ class RandomFormat:
 
 
 Q4_0 = RandomFormat(number=2, block_weights=32, block_bytes=18, scale=4.3e-3, minimum=None)
+Q8_0 = RandomFormat(number=8, block_weights=32, block_bytes=34, scale=2.7e-4, minimum=None)
 Q4_1 = RandomFormat(number=3, block_weights=32, block_bytes=20, scale=4.3e-3, minimum=-3.2e-2)
 Q4_K = RandomFormat(number=12, block_weights=256, block_bytes=144, scale=1.2e-4, minimum=9e-4)
 
 
 def write_random_gguf(into: Path, metadata: Mapping[str, Any], shapes: Mapping[str, Shape], kind: RandomFormat) -> Path:
-    """Write the file, unless it exists: matrices are random in that format, routers in f32, vectors are ones in f32."""
+    """Write the file, unless it exists: matrices are random in that format, or in f32; vectors are ones in f32.
+
+    Rates are -1: a state decays.
+    """
     if into.is_file():
         return into
     into.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +53,7 @@ def write_random_gguf(into: Path, metadata: Mapping[str, Any], shapes: Mapping[s
         rng = np.random.default_rng(0)
         for name, shape in shapes.items():
             for piece in _numbers(shape, _format_of(name, shape, kind), rng):
-                file.write(piece.tobytes())
+                file.write((-piece if name.endswith(RATE) else piece).tobytes())
             file.write(bytes(-file.tell() % ALIGNMENT))
     partial.rename(into)
     return into
@@ -55,7 +61,7 @@ def write_random_gguf(into: Path, metadata: Mapping[str, Any], shapes: Mapping[s
 
 def _format_of(name: str, shape: Shape, kind: RandomFormat) -> RandomFormat | None:
     """The format of a tensor; None: f32."""
-    return None if len(shape) == 1 or name.endswith(ROUTER) else kind
+    return None if len(shape) == 1 or name.endswith(FLOATS) else kind
 
 
 def _num_bytes(shape: Shape, kind: RandomFormat | None) -> int:

@@ -29,6 +29,13 @@ ATTENTION_KEYS = {  # a key of config.json, and the kind of attention that an ar
     "attention_chunk_size": "chunked",
     "kv_lora_rank": "latent",
 }
+# the name of a weight, and what layers with it have beside or instead of attention
+STATE_WORDS = {
+    "conv.kernel": "convolution",
+    "delta.rate": "delta rule",
+    "kda.decay_a": "delta rule",
+    "ssm.rate": "scan",
+}
 EXPERT_WORDS = {"experts.up": "routed", "shared.up": "shared"}  # the name of a weight, and the kind of its experts
 
 
@@ -62,9 +69,12 @@ def _descriptions() -> Iterator[dict[str, Any]]:
 
 
 def attention_kinds(arch: Architecture) -> list[str]:
-    """Return the kinds of attention that models of an architecture may have, by its keys and weights."""
-    kinds = ["full", *(kind for key, kind in ATTENTION_KEYS.items() if key in arch.keys.config.read)]
-    return [*kinds, "sinks"] if "attn.sinks" in arch.names.entries else kinds
+    """Return the kinds of attention, and of layers with a state, that models may have, by keys and weights."""
+    words, read = arch.names.entries, arch.keys.config.read
+    has_attention = any(word.startswith("attn.") for word in words.keys() - {"attn.norm"})
+    kinds = ["full", *(kind for key, kind in ATTENTION_KEYS.items() if key in read)] if has_attention else []
+    kinds += ["sinks"] if "attn.sinks" in words else []
+    return kinds + [kind for word, kind in STATE_WORDS.items() if word in words]
 
 
 def expert_kinds(arch: Architecture) -> list[str]:

@@ -21,5 +21,6 @@ FACTS = DeviceFacts(
         **dict.fromkeys(TO_F32, "f32"),
     },
     plan="quire.devices.cpu.plan",
+    frees_windows=True,
     fused_ops=frozenset({"linear_split", "gated_linear", "activated_linear", "linear_add", "head"}),
 )

@@ -13,12 +13,22 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from quire.devices.base import Limits
 from quire.graph.graph import Graph, Node
 from quire.graph.interpret import Interpreter
+from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 
 Array = NDArray[Any]
 logger = logging.getLogger("quire.devices.cpu")
+
+
+def interpreter_for(graph: Graph, weights: Weights, limits: Limits) -> Interpreter:
+    """Return an interpreter with the caches that these limits ask for."""
+    blocks_of = {each.window: each.num_blocks for each in limits.windows}
+    return Interpreter(
+        graph, weights, limits.num_blocks, limits.block_tokens, limits.num_states or limits.max_rows, blocks_of
+    )
 
 
 class PlacedNode(NamedTuple):

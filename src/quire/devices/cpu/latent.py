@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from quire.graph.graph import Node
 
+from .caches import native_index
+
 if TYPE_CHECKING:
     from .lower import _Lowering
 
@@ -24,11 +26,12 @@ def emit_latent(lowering: _Lowering, node: Node) -> None:
     keys = packer.matrix_of_heads(str(names["keys"]), transposed=True)
     values = packer.matrix_of_heads(str(names["values"]), transposed=False)
     read, emit, heads = lowering.read, lowering.emit, {"num_heads": num_heads}
-    emit("write_kv", cache=node.cache, k=read(latent), v=read(k_rope))
+    cache = native_index(lowering.graph, node)
+    emit("write_kv", cache=cache, k=read(latent), v=read(k_rope))
     emit("place_heads", x=read(q_rope), out=queries.columns, **heads, offset=dim)
     emit("multiply_heads", matrix=keys, **heads, columns=dim, x=read(q), out=queries.columns)
     plain = {"softcap": 0.0, "sinks": NONE, "slopes": NONE, "distances": NONE, "quants": NONE}
-    emit("attend", cache=node.cache, q=queries.columns, scale=node.attrs["scale"], **plain, out=sums.columns)
+    emit("attend", cache=cache, q=queries.columns, scale=node.attrs["scale"], **plain, out=sums.columns)
     out = lowering.place(node.output)
     emit("multiply_heads", matrix=values, **heads, columns=value_dim, x=sums.columns, out=out)
     for buffer in (queries, sums):

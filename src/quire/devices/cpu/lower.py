@@ -15,19 +15,19 @@ from typing import Any
 
 from quire.devices.base import Limits
 from quire.graph.graph import Graph, Node, Value
-from quire.graph.interpret import Interpreter
 from quire.graph.passes.fuse import RULES
 from quire.graph.passes.narrow import narrow_tail
 from quire.graph.passes.rewrite import rewrite
 
 from . import FACTS
 from .buffers import BLOCK, NO_COLUMNS, Buffers, BufferSlice, Columns
-from .caches import add_caches
+from .caches import add_caches, native_index
 from .experts import emit_experts, emit_route
-from .fallback import Fallback, PlacedNode, nodes_without_kernel, warn_of_fallback
+from .fallback import Fallback, PlacedNode, interpreter_for, nodes_without_kernel, warn_of_fallback
 from .latent import emit_latent
 from .pack import IndexesWeights, Packer
 from .program import NativeProgram
+from .recurrence import RECURRENT
 
 NO_QUANTS = NO_VECTOR = -1
 
@@ -39,7 +39,7 @@ def supports(node: Node) -> bool:
 
 def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse: bool = True) -> NativeProgram:
     """Fill an empty native program, which is the packer's too. Without `fuse`, plain kernels alone."""
-    add_caches(program, graph.caches, limits.kv_dtype)
+    add_caches(program, graph, limits)
     lowering = walk_graph(graph, packer, fuse)
     lowering.buffers.create(program)
     for method, arguments in lowering.instructions:
@@ -64,7 +64,7 @@ def _fallback(program: Any, lowering: _Lowering, limits: Limits) -> Fallback | N
         return None
     warn_of_fallback(lowering.graph, KERNELS)
     weights = lowering.packer.weights
-    fallback = Fallback(Interpreter(lowering.graph, weights, limits.num_blocks, limits.block_tokens))
+    fallback = Fallback(interpreter_for(lowering.graph, weights, limits))
     for node, inputs, outputs in lowering.called:
         fallback.add(PlacedNode(node, tuple(map(program.rows_of, inputs)), tuple(map(program.rows_of, outputs))))
     return fallback
@@ -256,13 +256,13 @@ class _Lowering:
 
     def _attention(self, node: Node) -> None:
         q, out = node.inputs[0], node.output
-        assert node.cache is not None
+        cache = native_index(self.graph, node)
         if node.op.name == "attention":
             k, v = node.inputs[1:]
-            self.emit("write_kv", cache=node.cache, k=self.read(k), v=self.read(v))
+            self.emit("write_kv", cache=cache, k=self.read(k), v=self.read(v))
         is_direct = self.graph.kv_of(node).value_dim % BLOCK == 0
         columns, quants = self._place_both(out) if is_direct else (self.place(out), NO_QUANTS)
-        self.emit("attend", cache=node.cache, q=self.read(q), **self._extras(node), out=columns, quants=quants)
+        self.emit("attend", cache=cache, q=self.read(q), **self._extras(node), out=columns, quants=quants)
         self.ensure_quants(out)
         self.release(*node.inputs)
 
@@ -384,6 +384,7 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     **dict.fromkeys(("attention", "attention_shared"), _Lowering._attention),
     **dict.fromkeys(("linear", "linear_split"), _Lowering._product),
     **dict.fromkeys(("gated_linear", "activated_linear"), _Lowering._gate),
+    **RECURRENT,
     "columns": _Lowering._columns,
     "attention_latent": emit_latent,
     "attention_bidirectional": _Lowering._attention_bidirectional,

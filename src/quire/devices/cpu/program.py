@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from quire.devices.base import Limits, StepOutput
 from quire.graph.graph import Graph
-from quire.graph.interpret import Interpreter
 from quire.graph.weight import Weights
-from quire.ops.batch import Batch
+from quire.ops.batch import Batch, StateSlots
 
 from .buffers import BufferSlice
-from .fallback import Fallback
+from .fallback import Fallback, interpreter_for
 from .variant_choice import VariantChoice
 
 Array = NDArray[Any]
@@ -76,11 +75,16 @@ class NativeProgram:
         of_tokens = (batch.token_ids, batch.positions, batch.slots, batch.row_of_token)
         of_rows = (batch.starts, batch.lengths, batch.block_tables, batch.logits_at, batch.copies, batch.groups)
         fallback = None if self.fallback is None else self.fallback.begin(batch)
-        self.native.launch(*of_tokens, *of_rows, num_top, logits, top_tokens, top_logits, fallback)
+        windows = [(each.slots, each.block_tables, each.copies) for each in batch.windows]
+        outputs = (num_top, logits, top_tokens, top_logits)
+        self.native.launch(*of_tokens, *of_rows, *outputs, fallback, windows, _slots(batch.states))
         return FinishedStep(StepOutput(logits, top_tokens, top_logits) if self._vocab else StepOutput(None))
 
     def release_blocks(self, blocks: Array) -> int:
-        """Return pages that hold only these blocks to the system; return how many bytes were freed."""
+        """Return pages that hold only these blocks to the system; return how many bytes were freed.
+
+        Blocks of window groups stay: they are few.
+        """
         return int(self.native.release_blocks(blocks))
 
     def feed(self, value: int, numbers: Array) -> None:
@@ -98,7 +102,7 @@ class ReferenceProgram:
     """The interpreter as a Program."""
 
     def __init__(self, graph: Graph, weights: Weights, limits: Limits) -> None:
-        self._interpreter = Interpreter(graph, weights, limits.num_blocks, limits.block_tokens)
+        self._interpreter = interpreter_for(graph, weights, limits)
         self._limits = limits
 
     @property
@@ -116,3 +120,8 @@ class ReferenceProgram:
         ):
             raise ValueError("the step is larger than the program was lowered for")
         return FinishedStep(StepOutput(self._interpreter.run(batch)))
+
+
+def _slots(states: StateSlots | None) -> tuple[Array, Array, Array] | None:
+    """The arrays of a native launch."""
+    return None if states is None else (states.source, states.target, states.saves)

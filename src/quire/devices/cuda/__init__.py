@@ -38,4 +38,5 @@ FACTS = DeviceFacts(
     plan="quire.devices.cuda.plan",
     packages=("torch", "triton"),  # a torch that was built for CPUs alone comes without triton
     driver=Path("/dev/nvidiactl"),
+    state_grain=64,  # tokens of a chunk of the scan
 )

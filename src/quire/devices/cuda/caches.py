@@ -1,4 +1,4 @@
-"""The KV cache of all layers on the device. Layers of the same shape share one allocation."""
+"""The KV cache and the states of all layers on the device. Layers whose KV has the same shape share one allocation."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.ops.cache import CacheSpec, PagedKV
+from quire.ops.cache import CacheSpec, Latent, PagedKV, State
 
 
 @dataclass(slots=True, eq=False)
 class Caches:
-    """K and V, or the latents, of every layer. The last block is for padding.
+    """K and V, or the latents, or the states of every layer. The last block and the last state are for padding.
 
     Layers whose keys and values have one size are in one tensor [layers, 2, blocks, kv_heads, block_tokens, dim].
     Others have a tensor for K and one for V, [layers, blocks, kv_heads, block_tokens, dim] each. Layers of latent
-    attention have one, [layers, blocks, 1, block_tokens, dim + rope_dim].
+    attention have one, [layers, blocks, 1, block_tokens, dim + rope_dim]. A recurrent layer has states of its own,
+    [states, *shape] in float32.
     """
 
     specs: Sequence[CacheSpec]  # of the layers
@@ -27,20 +28,26 @@ class Caches:
     dtype: torch.dtype
     device: torch.device
     num_blocks: int  # that requests may use
+    num_states: int = 0  # that requests may use
+    _states: dict[int, Tensor] = field(default_factory=dict)  # of recurrent layers
     _tensors: list[Tensor] = field(default_factory=list)
-    _layers: list[tuple[Tensor, ...]] = field(default_factory=list)  # K and V, or the latents, of every layer
+    _layers: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # K and V, or the latents, of other layers
+    _indices: dict[int, int] = field(default_factory=dict)  # of layers in their tensors
 
     def __post_init__(self) -> None:
+        for layer, spec in enumerate(self.specs):
+            if isinstance(spec, State):
+                self._states[layer] = torch.zeros((self.num_states + 1, *spec.shape), device=self.device)
         self.resize(self.num_blocks)
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all layers are in one tensor."""
+        """Whether the KV of all layers is in one tensor."""
         return len(self._tensors) == 1
 
     @property
     def whole(self) -> Tensor:
-        """The only tensor, if all layers are in one: [layers, 2, blocks, kv_heads, block_tokens, dim]."""
+        """The only tensor, if the KV of all layers is in one: [layers, 2, blocks, kv_heads, block_tokens, dim]."""
         (tensor,) = self._tensors
         return tensor
 
@@ -59,16 +66,24 @@ class Caches:
         (latents,) = self._layers[layer]
         return latents[:, 0]
 
+    def index_of(self, layer: int) -> int:
+        """Return the index of a layer in the tensor that has its KV."""
+        return self._indices[layer]
+
+    def states_of(self, layer: int) -> Tensor:
+        """Return the states of a recurrent layer, float32 [states, *shape]."""
+        return self._states[layer]
+
     def resize(self, num_blocks: int) -> None:
         """Allocate another number of blocks, all empty. The old ones are freed first: memory does not hold both."""
         self.num_blocks = num_blocks
-        self._tensors, self._layers = [], []
-        found: dict[int, tuple[Tensor, ...]] = {}
-        for sizes in dict.fromkeys(map(_sizes, self.specs)):
-            layers = [layer for layer, spec in enumerate(self.specs) if _sizes(spec) == sizes]
+        self._tensors, self._layers = [], {}
+        paged = {layer: _sizes(spec) for layer, spec in enumerate(self.specs) if not isinstance(spec, State)}
+        for sizes in dict.fromkeys(paged.values()):
+            layers = [layer for layer, each in paged.items() if each == sizes]
             parts = self._allocate(len(layers), *sizes)
-            found |= {layer: tuple(part[i] for part in parts) for i, layer in enumerate(layers)}
-        self._layers = [found[layer] for layer in range(len(self.specs))]
+            self._layers |= {layer: tuple(part[i] for part in parts) for i, layer in enumerate(layers)}
+            self._indices |= {layer: i for i, layer in enumerate(layers)}
 
     def copy(self, copies: NDArray[Any]) -> None:
         """Copy the first tokens of one block to another, for every (from, to, num tokens) of [C, 3], in order."""
@@ -89,6 +104,6 @@ class Caches:
         return parts
 
 
-def _sizes(spec: CacheSpec) -> tuple[int, tuple[int, ...]]:
+def _sizes(spec: PagedKV | Latent) -> tuple[int, tuple[int, ...]]:
     """The heads of a layer, and the sizes of what is stored of each."""
     return (spec.num_heads, spec.vectors) if isinstance(spec, PagedKV) else (1, (spec.values_per_token,))

@@ -12,13 +12,14 @@ from pathlib import Path
 import torch
 
 from quire.devices._triton import attention, latent
-from quire.devices._triton.attention_work import AttentionKind, WorkLimits
+from quire.devices._triton.attention_work import WorkLimits
 from quire.devices._triton.chain import compile_ahead
+from quire.devices._triton.state_work import StateLimits
 from quire.devices.base import DEFAULT_OPTIONS, KernelReport, Limits, LoweringOptions, Peaks
 from quire.devices.facts import DeviceFacts, DeviceMemory, DeviceUnavailable, MemoryKind
 from quire.graph.graph import Graph
 from quire.graph.weight import Weights
-from quire.types.errors import OutOfDeviceMemory
+from quire.types.errors import StepFailed
 
 from . import ACTIVATIONS, FACTS
 from .attention import AttendCache
@@ -27,10 +28,11 @@ from .expert_placement import HostChoice
 from .experts import Route
 from .few_rows import FewRows
 from .host_experts import EXPERT_OPS, HostExperts, host_share, measure_bandwidths, other_bytes, report
+from .inputs import StepSplit
 from .instructions import Attend, Instruction
 from .latent import EXPANDED_TOKENS, AttendLatent
 from .lower import Lowering
-from .plan import most_held_bytes
+from .plan import most_held_bytes, num_states, state_bytes
 from .program import CudaProgram
 from .sampler import DeviceSampler
 from .tiles import ProductKey, TileChoice, Tiles, shipped
@@ -80,7 +82,8 @@ class CudaDevice:
         tiles = Tiles(_num_processors(device), is_fixed, _known(device, table))
         placer = Placer(weights, device, dtype, tiles, options.quantize)
         probe = 1 + max(limits.max_blocks, 1) if limits.num_blocks == 0 else limits.num_blocks
-        room = self._room(graph, weights, limits, options)
+        step = most_held_bytes(graph, weights, limits, options)
+        room = self._room(graph, limits, options, step)
         placer.host_share = host_share(graph, placer, HostChoice(options.experts_on_host), room)
         bandwidths = measure_bandwidths(device) if placer.host_share else None
         graph = prepare_graph(graph, options.fuse)
@@ -88,7 +91,7 @@ class CudaDevice:
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         captures = options.captures and device.type == "cuda"
         instructions = lowering.walk()
-        work = _work(instructions, limits, device, is_fixed)
+        work = _work(instructions, lowering.caches, limits, is_fixed)
         if placer.dequantized:
             kinds = ", ".join(sorted(placer.dequantized))
             logger.info("matrices in %s are dequantized: there is no kernel for these formats", kinds)
@@ -97,7 +100,7 @@ class CudaDevice:
             logger.info(report(hosted.layers, other_bytes(graph, placer), bandwidths))
         program = CudaProgram(
             instructions, graph.output.id, lowering.caches, limits, work, sampler, device, captures,
-            table=None if is_fixed else table, tunes=options.tune, hosted=hosted,
+            table=None if is_fixed else table, tunes=options.tune, hosted=hosted, step_bytes=step,
         )  # fmt: skip
         try:
             if device.type == "cuda":
@@ -109,7 +112,7 @@ class CudaDevice:
             if limits.num_blocks == 0:
                 num_blocks = self._fitting(program, graph, limits, options.memory_share)
                 lowering.caches.resize(num_blocks)
-        except OutOfDeviceMemory:
+        except StepFailed:
             raise DeviceUnavailable(
                 "The GPU has too little memory for this model and the largest step. Use a smaller model, quantize it, "
                 f"or lower max_step_tokens.{_advice(graph)}"
@@ -135,19 +138,21 @@ class CudaDevice:
             )
         return torch.device("cuda", torch.cuda.current_device()) if self.place == "cuda" else torch.device(self.place)
 
-    def _room(self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int | None:
+    def _room(self, graph: Graph, limits: Limits, options: LoweringOptions, step: int) -> int | None:
         """Return the bytes that the GPU has for weights beside the KV cache of one context, and the largest step."""
         if self.place != "cuda":
             return None
         free, total = torch.cuda.mem_get_info()
         values = sum(spec.values_per_token for spec in graph.caches) * limits.block_tokens
         cache = values * DTYPES[limits.kv_dtype].itemsize * (1 + (limits.num_blocks or limits.max_blocks))
-        step = most_held_bytes(graph, weights, limits, options) + WORK_BYTES
-        return min(int(total * options.memory_share), free) - HEADROOM - cache - step
+        cache += state_bytes(graph, limits)
+        return min(int(total * options.memory_share), free) - HEADROOM - cache - step - WORK_BYTES
 
     def _fitting(self, program: CudaProgram, graph: Graph, limits: Limits, share: float) -> int:
         """Return the KV blocks that fit beside the largest step, which is run once to measure its memory."""
-        if program.device.type != "cuda" or not program.caches.specs:
+        if not program.caches.num_bytes:  # blocks take no memory: enough that states run out first
+            return max(limits.max_blocks, 1) * max(program.caches.num_states, 1)
+        if program.device.type != "cuda":
             return max(limits.max_blocks, 1)
         torch.cuda.reset_peak_memory_stats()
         for batch in largest_steps(limits):
@@ -196,16 +201,16 @@ def _compile(program: CudaProgram, limits: Limits) -> None:
 
 
 def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:
-    return Caches(graph.caches, limits.block_tokens, DTYPES[limits.kv_dtype], device, num_blocks)
+    dtype, states = DTYPES[limits.kv_dtype], num_states(graph, limits)
+    return Caches(graph.caches, limits.block_tokens, dtype, device, num_blocks, states)
 
 
-def _work(
-    instructions: Sequence[Instruction], limits: Limits, device: torch.device, is_fixed: bool
-) -> dict[AttentionKind, WorkLimits]:
-    """Return how attention is split, for each kind of layer."""
+def _work(instructions: Sequence[Instruction], caches: Caches, limits: Limits, is_fixed: bool) -> StepSplit:
+    """Return how attention is split, for each kind of layer, and the rows of recurrent layers."""
     attends = [each for each in instructions if isinstance(each, Attend | AttendCache | AttendLatent)]
     kinds = {each.kind: each for each in attends}
-    return {kind: _work_of(each, limits, device, is_fixed) for kind, each in kinds.items()}
+    attention = {kind: _work_of(each, limits, caches.device, is_fixed) for kind, each in kinds.items()}
+    return StepSplit(attention, StateLimits(caches.num_states, not is_fixed) if caches.num_states else None)
 
 
 def _work_of(

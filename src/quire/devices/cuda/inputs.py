@@ -1,6 +1,7 @@
 """The input buffer of a step: one buffer, one transfer to the GPU.
 
-    ids T · positions T · slots T · logits_at L · draws 7 × L · attention work, for each kind of layer · block tables
+    ids T · positions T · slots T · logits_at L · draws 7 × L · attention work, for each kind of layer · states ·
+    block tables
 
 A replayed graph reads the same addresses every time, so offsets depend only on the sizes of the step, padded to those
 of its bucket. Block tables come last, because their width changes from step to step.
@@ -24,6 +25,7 @@ from quire.devices._triton.attention_work import (
     plan_work,
     work_size,
 )
+from quire.devices._triton.state_work import Chunks, StateLimits, StateRows, StateSizes, cut_rows
 from quire.ops.batch import Batch, Draws
 
 Array = NDArray[Any]
@@ -36,6 +38,24 @@ class StepSizes(NamedTuple):
     tokens: int
     rows: int
     logits: int
+    chunks: int = 0  # of states, and the rows that are cut into them
+    scans: int = 0
+
+
+class StepSplit(NamedTuple):
+    """How steps are split: attention, for each kind of layer, and the rows of recurrent layers."""
+
+    attention: Mapping[AttentionKind, WorkLimits]
+    states: StateLimits | None = None  # None: no layer has states
+
+    def cut(self, batch: Batch) -> Chunks | None:
+        """Cut the rows of a step into chunks of states."""
+        return None if self.states is None else cut_rows(batch, self.states.has_chunks)
+
+    def size(self, max_tokens: int, max_rows: int) -> int:
+        """Return the most numbers that all of it takes."""
+        states = 0 if self.states is None else self.states.size(max_tokens, max_rows)
+        return states + sum(work_size(each) for each in self.attention.values())
 
 
 class Inputs(NamedTuple):
@@ -53,10 +73,11 @@ class Inputs(NamedTuple):
     chance: Any
     mask_at: Any  # [L] index of an entry's mask; NO_MASK: none
     work: dict[AttentionKind, WorkViews]
+    states: StateRows | None
     tables: Any  # the rest of the buffer
 
     @classmethod
-    def of(cls, buffer: Any, floats: Any, sizes: StepSizes, limits: Mapping[AttentionKind, WorkLimits]) -> Inputs:
+    def of(cls, buffer: Any, floats: Any, sizes: StepSizes, limits: StepSplit) -> Inputs:
         """Divide a buffer into views. `floats` is the same buffer as float32."""
         lengths = [sizes.tokens] * 3 + [sizes.logits] * 8
         kinds = [buffer] * 5 + [floats, buffer, floats, floats, floats, buffer]
@@ -66,15 +87,19 @@ class Inputs(NamedTuple):
             views.append(kind[at : at + length])
             at += aligned(length)
         work = {}
-        for attention, each in limits.items():
+        for attention, each in limits.attention.items():
             end = at + work_size(each)
             work[attention] = WorkViews.of(buffer[at:end], each)
             at = end
-        return cls._make([*views, work, buffer[at:]])
+        states = None
+        if limits.states is not None:
+            states, used = StateRows.of(buffer[at:], StateSizes(sizes.tokens, sizes.rows, sizes.chunks, sizes.scans))
+            at += used
+        return cls._make([*views, work, states, buffer[at:]])
 
 
 def fill(
-    inputs: Inputs, batch: Batch, limits: Mapping[AttentionKind, WorkLimits], trash_slot: int
+    inputs: Inputs, batch: Batch, limits: StepSplit, chunks: Chunks | None, trash_slot: int
 ) -> dict[AttentionKind, WorkCounts]:
     """Write a step into the host buffer. Padding writes its K and V to `trash_slot`, and samples no tokens.
 
@@ -94,10 +119,12 @@ def fill(
     inputs.tables[: height * width] = batch.block_tables.reshape(-1)
     counts = {}
     for attention, views in inputs.work.items():
-        counts[attention] = count = plan_work(batch, limits[attention], views)
+        counts[attention] = count = plan_work(batch, limits.attention[attention], views)
         views.narrow[: count.narrow, ROW] *= width
         views.wide[: count.wide, ROW] *= width
         views.num_parts[num_tokens:] = 0
+    if inputs.states is not None and limits.states is not None and chunks is not None:
+        inputs.states.fill(batch, chunks, limits.states.num_states)
     return counts
 
 

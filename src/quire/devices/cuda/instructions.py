@@ -23,6 +23,7 @@ from quire.devices._triton.gate import activate_gate
 from quire.devices._triton.norm import Norm, Product, Rounded, add_norm, add_product
 from quire.devices._triton.rope import HeadNorm, Heads, RopeTables, TokenPlacement, norm_all_heads, rope_write
 from quire.devices._triton.route import RoutingResult
+from quire.devices._triton.state_work import StateRows
 from quire.devices._triton.stream import Around
 
 from .attention import AttendsWide, attend_cache
@@ -46,6 +47,7 @@ class Run:
     is_decode: bool = False  # every row has one token
     expands: bool = False  # some rows are whole prompts, for which latent attention expands keys and values
     wide: AttendsWide | None = None  # a kernel for wide items
+    states: StateRows | None = None  # of the rows; None: no layer has states
     values: dict[int, Any] = field(default_factory=dict)
     pending: dict[int, Product] = field(default_factory=dict)  # products still to be added to a value
     choices: dict[int, RoutingResult] = field(default_factory=dict)  # of experts, by the value that has their numbers

@@ -39,8 +39,19 @@ from .experts import lower_experts, lower_route
 from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
 from .latent import lower_latent
 from .linear import Multiplies, Prefetches
-from .plain import EmbedPositions, Map, Multiply, Normalize, ProductColumns, Rotate, ScaleByPosition, SplitProduct
-from .values import SUMS, HeldValues
+from .plain import (
+    EmbedPositions,
+    Map,
+    Multiply,
+    Normalize,
+    ProductColumns,
+    Rotate,
+    ScaleByPosition,
+    SelectColumns,
+    SplitProduct,
+)
+from .recurrent import lower_decay, lower_recurrent
+from .values import MAPPED, SUMS, HeldValues
 from .weights import Placer
 
 AHEAD_BYTES = 4 << 20  # more would delay what the running product still reads, and evict it from the cache
@@ -77,7 +88,7 @@ class Lowering:
         return self.values.is_last_reader(node, value)
 
     def is_float32(self, value: Value) -> bool:
-        """Is a value logits, or do logits come from it number by number?"""
+        """Is a value in float32, whatever the format of activations?"""
         return self.values.is_float32(value)
 
     # --- weights
@@ -167,6 +178,8 @@ def _scale_by_position(lowering: Lowering, node: Node) -> Instruction:
 
 def _map(lowering: Lowering, node: Node) -> Instruction:
     x, out, kind = node.inputs[0], node.output, node.op.name
+    if lowering.values.is_view(node):
+        return SelectColumns(x.id, node.attrs["start"], out.dim, out.id)
     other = node.inputs[1].id if len(node.inputs) > 1 else None
     attrs, numbers = node.attrs, NO_NUMBERS
     if kind == "activation":
@@ -211,6 +224,15 @@ def _attention_latent(lowering: Lowering, node: Node) -> Instruction:
 
 def _attention_bidirectional(lowering: Lowering, node: Node) -> Instruction:
     return lower_bidirectional(node, lowering.placer)
+
+
+def _recurrent(lowering: Lowering, node: Node) -> Instruction:
+    """short_conv, delta_rule and state_scan."""
+    return lower_recurrent(node, lowering.graph, lowering.placer, lowering.caches)
+
+
+def _log_decay(lowering: Lowering, node: Node) -> Instruction:
+    return lower_decay(node, lowering.placer)
 
 
 # --- fused ops
@@ -293,15 +315,14 @@ EMIT: dict[str, Emit] = {
     "linear": _linear,
     "rope": _rope,
     "scale_by_position": _scale_by_position,
-    **dict.fromkeys(
-        ("activation", "xielu", "add", "multiply", "scale", "scale_rows", "scale_by", "softcap", "clamp", "columns"),
-        _map,
-    ),
+    **dict.fromkeys(MAPPED, _map),
     **dict.fromkeys(("route", "normed_route"), _route),
     **dict.fromkeys(("experts", "experts_add"), _experts),
     **dict.fromkeys(("attention", "attention_shared"), _attention),
     "attention_latent": _attention_latent,
     "attention_bidirectional": _attention_bidirectional,
+    **dict.fromkeys(("short_conv", "delta_rule", "state_scan"), _recurrent),
+    "log_decay": _log_decay,
     "qkv_attention": _qkv_attention,
     **dict.fromkeys(("gated_linear", "normed_gated_linear"), _gated_linear),
     "linear_split": _linear_split,

@@ -93,6 +93,19 @@ class SplitProduct:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SelectColumns:
+    """Some columns of a value that does not change, without a copy."""
+
+    value: int
+    start: int
+    width: int
+    out: int
+
+    def __call__(self, run: Run) -> None:
+        run.values[self.out] = run.whole(self.value)[:, self.start : self.start + self.width]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Rotate:
     """Rope."""
 

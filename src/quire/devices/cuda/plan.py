@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from quire.devices._triton.state_work import CHUNK
 from quire.devices.base import Limits, LoweringOptions
 from quire.graph.graph import Graph, Node, Value
 from quire.graph.weight import Weights
+from quire.ops.cache import State
 
 from . import ACTIVATIONS, FP8
 from .expert_sizes import count_bytes, grouping_bytes, is_few, most_tiles, tile_height
-from .values import SUMS, HeldValues, prepare_graph
+from .values import RECURRENT, SUMS, HeldValues, prepare_graph
 
 FLOAT32_BYTES = 4
+
+
+def num_states(graph: Graph, limits: Limits) -> int:
+    """Return the states of every recurrent layer that requests may use."""
+    has_states = any(isinstance(spec, State) for spec in graph.caches)
+    return (limits.num_states or limits.max_rows) if has_states else 0
+
+
+def state_bytes(graph: Graph, limits: Limits) -> int:
+    """Return the bytes of all states, with the one for padding of every layer."""
+    sizes = (spec.num_bytes for spec in graph.caches if isinstance(spec, State))
+    return (1 + num_states(graph, limits)) * sum(sizes)
 
 
 def most_held_bytes(graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int:
@@ -18,13 +32,18 @@ def most_held_bytes(graph: Graph, weights: Weights, limits: Limits, options: Low
     graph = prepare_graph(graph, options.fuse)
     sizes = _Sizes(graph, weights, limits, options)
     held: dict[int, int] = {}
+    owners: dict[int, int] = {}  # the value whose memory a value is in: itself, or for columns without a copy another
     most = 0
     for node in graph.nodes:
         made = sizes.made_by(node)
         most = max(most, sum(held.values()) + sum(made.values()) + sizes.inside(node))
         held |= made
+        owners |= {value.id: value.id for value in node.outputs}
+        owners |= {view: owners[owner] for view, owner in sizes.views(node).items()}
         for value in sizes.values.last_read_by(node):
-            held.pop(value, None)
+            owner = owners.pop(value)
+            if owner not in owners.values():
+                held.pop(owner, None)
     return most
 
 
@@ -43,7 +62,20 @@ class _Sizes:
         parts = 2 if node.op.name in SUMS else 1
         if "top" in node.attrs:
             return self._routed(node)
+        if node.op.name == "linear_split":
+            return self._split(node)
+        if self.values.is_view(node):
+            return {}
         return {value.id: self._of(value, parts * value.dim) for value in node.outputs}
+
+    def views(self, node: Node) -> dict[int, int]:
+        """Return the outputs of a node that are in the memory of another value, with that value."""
+        if self.values.is_view(node):
+            return {node.output.id: node.inputs[0].id}
+        if node.op.name == "linear_split":
+            products = [gapped for outputs in self._products(node) if (gapped := self._gapped(outputs))]
+            return {view.id: first.id for first, *more in products for view in more}
+        return {}
 
     def inside(self, node: Node) -> int:
         """Return the bytes of the normed input, and of the product that is rotated or activated."""
@@ -51,7 +83,12 @@ class _Sizes:
             return self._inside_experts(node)
         if "top" in node.attrs:
             return 0
+        if node.op.name in RECURRENT:
+            return self._inside_recurrent(node)
         matrices = self._matrices(node)
+        if node.op.name == "linear_split" and not self._is_fp8(matrices):  # products of which all columns are copied
+            copied = [outputs for outputs in self._products(node) if not self._gapped(outputs)]
+            return sum(self._of(value, value.dim) for outputs in copied for value in outputs)
         if not matrices:
             return 0
         if node.op.name == "attention_latent":  # absorbed queries and sums of latents; expanded keys and values
@@ -64,6 +101,28 @@ class _Sizes:
         normed = node.inputs[0].dim if node.weights.get("norm") is not None or self._is_fp8(matrices) else 0
         queries = node.output.dim if node.cache is not None else 0  # rotated, in their own buffer
         return self._of(node.outputs[0], product + queries) + self._of(node.inputs[0], normed)
+
+    def _products(self, node: Node) -> list[list[Value]]:
+        """The outputs of linear_split that are columns of one product: matrices of one format."""
+        names = node.weights["weights"]
+        assert isinstance(names, tuple)
+        formats = [self.weights[str(name)].format for name in names]
+        pairs = list(zip(formats, node.outputs, strict=True))
+        return [[value for each, value in pairs if each == format] for format in dict.fromkeys(formats)]
+
+    def _gapped(self, outputs: list[Value]) -> list[Value]:
+        """The outputs that are not copied."""
+        return [value for value in outputs if self.values.takes_gaps(value)]
+
+    def _split(self, node: Node) -> dict[int, int]:
+        """Return the bytes of the outputs of linear_split. The first one that is not copied holds the product."""
+        sizes: dict[int, int] = {}
+        for outputs in self._products(node):
+            gapped = self._gapped(outputs)
+            sizes |= {value.id: self._of(value, value.dim) for value in outputs if value not in gapped}
+            if gapped:
+                sizes[gapped[0].id] = sum(self._of(value, value.dim) for value in outputs)
+        return sizes
 
     def _routed(self, node: Node) -> dict[int, int]:
         """Return the bytes of a choice of experts; its grouping, or its counts, are held as long as the numbers."""
@@ -87,6 +146,13 @@ class _Sizes:
         if is_few(self._rows(chosen), num_experts, self._is_fixed):
             return hidden
         return hidden + self._of(chosen, chosen.dim * dim) + grouping_bytes(num_tiles, height)
+
+    def _inside_recurrent(self, node: Node) -> int:
+        """Return the bytes of the inverses, scores and factors of the delta rule in chunks."""
+        if node.op.name != "delta_rule" or self._is_fixed:
+            return 0
+        of_chunk = CHUNK * (FLOAT32_BYTES + self._value_bytes) + 4 * FLOAT32_BYTES
+        return self._rows(node.output) * node.input("beta").dim * of_chunk
 
     def _tiles(self, chosen: Value, num_experts: int) -> tuple[int, int]:
         """Return the height of tiles, and the most that there can be."""

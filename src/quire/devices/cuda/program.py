@@ -20,14 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.devices._triton.attention import AttentionWork
-from quire.devices._triton.attention_work import (
-    AttentionKind,
-    Capacity,
-    WorkCounts,
-    WorkLimits,
-    aligned,
-    work_size,
-)
+from quire.devices._triton.attention_work import AttentionKind, Capacity, WorkCounts, WorkLimits, aligned
 from quire.devices._triton.chain import compile_ahead
 from quire.devices._triton.rope import TokenPlacement
 from quire.devices.base import Limits
@@ -39,12 +32,12 @@ from .caches import Caches
 from .capture import Buckets, CapturedStep, GraphKind, capture
 from .experts import Experts
 from .host_experts import HostExperts
-from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, fill
+from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, StepSplit, fill
 from .instructions import AddProduct, Attend, Gate, Head, Instruction, Run
 from .int4 import Int4Linear
 from .latent import AttendLatent
 from .linear import Linear
-from .out_of_memory import convert_out_of_memory
+from .out_of_memory import convert_out_of_memory, state_failure
 from .pending import CudaPending, HostLogits, Staging
 from .plain import Multiply
 from .sampler import DeviceSampler, sampling_mode
@@ -77,7 +70,7 @@ class CudaProgram:
     output: int  # the value that has the logits
     caches: Caches
     limits: Limits
-    work: Mapping[AttentionKind, WorkLimits]
+    work: StepSplit
     sampler: DeviceSampler
     device: torch.device
     captures: bool
@@ -86,6 +79,7 @@ class CudaProgram:
     table: TunedTable | None = None  # of the fastest tiles
     tunes: bool = False  # in idle time
     hosted: HostExperts | None = None  # experts in host memory
+    step_bytes: int = 0  # of the values that the largest step holds at once
     max_in_flight: int = IN_FLIGHT
     _buckets: Buckets = field(init=False)
     num_padded: int = 0  # padding rows computed so far
@@ -105,8 +99,8 @@ class CudaProgram:
     def __post_init__(self) -> None:
         limits, is_cuda = self.limits, self.device.type == "cuda"
         self._buckets = Buckets(limits.max_rows)
-        work = sum(work_size(each) for each in self.work.values())
         fixed = 3 * aligned(limits.max_tokens) + 8 * aligned(limits.max_logits)
+        work = self.work.size(limits.max_tokens, limits.max_rows)
         size = fixed + work + limits.max_rows * limits.max_blocks
         self._staging = [Staging.make(size, limits.max_logits, is_cuda) for _ in range(IN_FLIGHT + 1)]
         self._numbers = torch.zeros(size, dtype=torch.int32, device=self.device)
@@ -124,7 +118,7 @@ class CudaProgram:
         """Allocate partial results of attention, values and weights. Layers of all kinds use the same memory."""
         most = {
             kind: Capacity.of(each, self.limits.max_tokens, self.limits.max_rows).partials * kind.num_heads
-            for kind, each in self.work.items()
+            for kind, each in self.work.attention.items()
         }
         out_size = max((count * kind.value_dim for kind, count in most.items()), default=0)
         out = torch.empty(out_size, dtype=torch.float32, device=self.device)
@@ -186,7 +180,7 @@ class CudaProgram:
                 logits: Tensor | None = captured.replay()
                 host_logits.fill()
             else:
-                logits = self._forward(inputs, counts, sizes)
+                logits = self._forward_once(inputs, counts, sizes)
                 host_logits = self._host_logits(batch, logits)
                 host_logits.fill()
                 if mode in ("greedy", "any") and logits is not None:
@@ -262,16 +256,18 @@ class CudaProgram:
         self, batch: Batch, padded: StepSizes, staging: Staging
     ) -> tuple[Inputs, dict[AttentionKind, WorkCounts]]:
         """Send the step's inputs to the device, in one transfer."""
-        work = self._work_of(padded)
+        work, chunks = self._work_of(padded), self.work.cut(batch)
+        if chunks is not None:
+            padded = padded._replace(chunks=len(chunks.chunks), scans=len(chunks.scans))
         numbers = staging.numbers.numpy()
         host = Inputs.of(numbers, numbers.view(np.float32), padded, work)
-        counts = fill(host, batch, work, self._trash_slot)
+        counts = fill(host, batch, work, chunks, self._trash_slot)
         used = len(numbers) - len(host.tables) + batch.block_tables.size
         self._numbers[:used].copy_(staging.numbers[:used], non_blocking=True)
         return Inputs.of(self._numbers, self._floats, padded, work), counts
 
-    def _work_of(self, sizes: StepSizes) -> dict[AttentionKind, WorkLimits]:
-        """Return how attention of such a step is split. Enough rows to fill the GPU are not split: nothing to merge."""
+    def _work_of(self, sizes: StepSizes) -> StepSplit:
+        """Return how such a step is split. Enough rows to fill the GPU are not split: nothing to merge."""
 
         variant = variant_within(self.variants, sizes)
 
@@ -283,7 +279,8 @@ class CudaProgram:
             return each.num_ctas if sizes.rows < each.narrow_budget else 0
 
         limits = {"max_tokens": sizes.tokens, "max_rows": sizes.rows}
-        return {kind: replace(each, num_ctas=blocks(each), **limits) for kind, each in self.work.items()}
+        attention = {kind: replace(each, num_ctas=blocks(each), **limits) for kind, each in self.work.attention.items()}
+        return self.work._replace(attention=attention)
 
     def send_back(self, pending: CudaPending) -> None:
         """Copy the step's tokens to the host after sampling."""
@@ -317,6 +314,15 @@ class CudaProgram:
             return variant(run)
         return InstructionList(self.instructions, self.output)(run, has_logits=sizes.logits > 0)
 
+    def _forward_once(
+        self, inputs: Inputs, counts: Mapping[AttentionKind, WorkCounts], sizes: StepSizes
+    ) -> Tensor | None:
+        """Compute a step. One that changes states cannot be launched again: its memory is reserved first."""
+        if self.work.states is None:
+            return self._forward(inputs, counts, sizes)
+        torch.empty(self.step_bytes * sizes.tokens // self.limits.max_tokens, dtype=torch.uint8, device=self.device)
+        return convert_out_of_memory(lambda: self._forward(inputs, counts, sizes), state_failure)
+
     def _run(self, inputs: Inputs, counts: Mapping[AttentionKind, WorkCounts], sizes: StepSizes) -> Run:
         work = {
             kind: AttentionWork.of(views, counts[kind].narrow, counts[kind].wide, self._partials[kind])
@@ -328,7 +334,7 @@ class CudaProgram:
         run.merges = any(each.partials for each in counts.values())
         run.is_decode = sizes.tokens == sizes.rows
         run.expands = any(each.has_expanded for each in counts.values())
-        run.wide = self.wide
+        run.wide, run.states = self.wide, inputs.states
         return run
 
     def _captured_for(self, sizes: StepSizes, kind: GraphKind) -> CapturedStep | None:
@@ -363,12 +369,14 @@ class CudaProgram:
         inputs.slots.fill_(self._trash_slot)
         inputs.rows.fill_(NO_ROW)
         inputs.mask_at.fill_(NO_MASK)
+        if inputs.states is not None:
+            inputs.states.fill_padding(self.caches.num_states)
         most = {
             # without groups all items of a row with one token are narrow, except in deterministic mode, where none is
             attention: WorkCounts(
                 len(views.narrow),
                 len(views.wide) if kind.has_groups or not len(views.narrow) else 0,
-                int(kind.has_groups or work[attention].num_ctas > 0),
+                int(kind.has_groups or work.attention[attention].num_ctas > 0),
             )
             for attention, views in inputs.work.items()
         }

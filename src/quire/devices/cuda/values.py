@@ -14,6 +14,9 @@ from . import FACTS
 
 SUMS = ("linear_add", "scaled_linear_add", "normed_linear_add")
 AFTER_LOGITS = ("scale", "softcap")  # computed in float32, like the logits
+RECURRENT = ("short_conv", "delta_rule", "state_scan")
+# computed number by number
+MAPPED = ("activation", "xielu", "add", "multiply", "scale", "scale_rows", "scale_by", "softcap", "clamp", "columns")
 
 
 def prepare_graph(graph: Graph, fuse: bool = True) -> Graph:
@@ -54,6 +57,7 @@ class HeldValues:
         for node in reversed(graph.nodes):
             if node.op.name in AFTER_LOGITS and node.output.id in self._float32:
                 self._float32.add(node.inputs[0].id)
+        self._float32 |= {node.output.id for node in graph.nodes if node.op.name == "log_decay"}
 
     def is_last_reader(self, node: Node, value: Value) -> bool:
         """Is a value read by no later node, and no output of the graph?"""
@@ -67,11 +71,22 @@ class HeldValues:
         """May tokens of a value have gaps between them? Only some instructions read such values."""
         return value.id != self._output and all(_takes_gaps(node) for node in self.readers.get(value.id, []))
 
+    def is_view(self, node: Node) -> bool:
+        """Are the columns that a node selects of a value not copied? All that reads that value selects columns of it:
+        it does not change. And all that reads the columns reads tokens with gaps between them."""
+        if node.op.name != "columns":
+            return False
+        (x,), out = node.inputs, node.output
+        return all(each.op.name == "columns" for each in self.readers[x.id]) and all(
+            each.op.name in ("log_decay", *RECURRENT) or (each.op.name in MAPPED and out not in each.inputs[1:])
+            for each in self.readers.get(out.id, [])
+        )
+
     def is_float32(self, value: Value) -> bool:
-        """Is a value logits, or do logits come from it number by number?"""
+        """Is a value logits, or do logits come from it number by number? Or is it the decay of states?"""
         return value.id in self._float32
 
 
 def _takes_gaps(node: Node) -> bool:
     is_whole_norm = node.op.name == "rms_norm" and node.attrs["group"] in (0, node.output.dim)
-    return is_whole_norm or node.op.name in ("rope", "attention_latent")
+    return is_whole_norm or node.op.name in ("rope", "attention_latent", "log_decay", *RECURRENT)

@@ -15,6 +15,7 @@ from .attention import AttendCache
 from .inputs import StepSizes
 from .instructions import Attend, Instruction, Run
 from .latent import AttendLatent
+from .recurrent import WRITE_STATES
 
 
 class Variant(Protocol):
@@ -48,17 +49,18 @@ class InstructionList:
     output: int  # the value that has the logits
 
     def __call__(self, run: Run, has_logits: bool = True) -> Tensor | None:
-        """Run all instructions, or, for a step without logits, those up to the last KV write."""
+        """Run all instructions, or, for a step without logits, those up to the last write to a cache."""
         for instruction in self.instructions if has_logits else self.instructions[: self._tail]:
             instruction(run)
         return run.values[self.output] if has_logits else None
 
     @property
     def _tail(self) -> int:
-        """Number of instructions up to the last one that writes KV."""
+        """Number of instructions up to the last one that writes KV or states."""
         writes = (
             i
             for i, each in enumerate(self.instructions)
-            if isinstance(each, Attend | AttendLatent) or (isinstance(each, AttendCache) and each.writes)
+            if isinstance(each, (Attend, AttendLatent, *WRITE_STATES))
+            or (isinstance(each, AttendCache) and each.writes)
         )
         return 1 + max(writes, default=-1)

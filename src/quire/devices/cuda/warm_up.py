@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from quire.devices._triton.state_work import NO_SLOT
 from quire.devices.base import Limits
-from quire.ops.batch import Batch, Draws, RowPart
+from quire.ops.batch import Batch, Draws, RowPart, StateSlots
 
 from .tiles import BUCKETS
 
@@ -52,7 +53,8 @@ def warm_up_steps(limits: Limits, token_counts: Iterable[int] = ()) -> Iterator[
 
 
 def _step(rows: Sequence[tuple[int, int]], limits: Limits, temperature: float = 0.0) -> Batch:
-    """Return a step of rows with (computed, new) tokens. All rows write to the same blocks, which are never read."""
+    """Return a step of rows with (computed, new) tokens. All rows write to the same blocks and to the state for
+    padding, which are never read."""
     blocks = list(range(max(-(-(computed + new) // limits.block_tokens) for computed, new in rows)))
     batch = Batch.of([RowPart([0] * new, computed, blocks) for computed, new in rows], limits.block_tokens)
     count = len(rows)
@@ -66,4 +68,5 @@ def _step(rows: Sequence[tuple[int, int]], limits: Limits, temperature: float = 
         chance=numbers,
         masked=np.zeros(count, np.bool_),
     )
-    return replace(batch, draws=draws)
+    slots = np.full(count, limits.num_states or limits.max_rows, np.int32)
+    return replace(batch, draws=draws, states=StateSlots(np.full(count, NO_SLOT, np.int32), slots))

@@ -126,7 +126,8 @@ class WideAttention:
         wide.first_part, wide.num_parts = work.first_part.data_ptr(), work.num_parts.data_ptr()
         wide.partial_out, wide.partial_lse = work.partial_out.data_ptr(), work.partial_lse.data_ptr()
         wide.tables = run.tables.data_ptr()
-        wide.keys_at, wide.values_at = 2 * layer * lines, (2 * layer + 1) * lines
+        index = self.caches.index_of(layer)
+        wide.keys_at, wide.values_at = 2 * index * lines, (2 * index + 1) * lines
         wide.q_stride, wide.out_stride, wide.scale = q.stride(0), out.stride(0), scale * LOG2_E
         self._launch.start(current_stream(q.device))
 

@@ -101,7 +101,8 @@ async def metrics(service: Service, exchange: Exchange) -> None:
         require_admin(exchange)
     samples = service.samples()
     for model, counters in (await service.models.counters()).items():
-        samples += engine_samples(model, {name: getattr(counters, name) for name in counters.__slots__})
+        values = {name: getattr(counters, name) for name in (*counters.__slots__, "kv_usage")}
+        samples += engine_samples(model, values)
     body, content_type = await asyncio.to_thread(expose, samples, exchange.header("accept") or "")
     await exchange.respond(body, content_type)
 

@@ -50,13 +50,18 @@ class EngineRecord:
     ready: Ready
     shared_with: str  # the first model that it serves, if that is another one
     allowed_bytes: int
-    fixed_bytes: int  # without KV blocks
-    block_bytes: int
+    fixed_bytes: int  # without KV blocks and states
     expires: float | None  # seconds since 1970; None: never
 
     def used_bytes(self, counters: Counters) -> int:
-        """Bytes in use: weights, buffers, and KV blocks that hold something."""
-        return self.fixed_bytes + (counters.num_blocks - counters.num_free_blocks) * self.block_bytes
+        """Bytes in use: weights, buffers, and the KV blocks and states that hold something."""
+        ready = self.ready
+        used = self.fixed_bytes + (counters.num_blocks - counters.num_free_blocks) * ready.block_bytes
+        if counters.num_window_blocks:
+            share = (counters.num_held_window_blocks + counters.num_cached_window_blocks) / counters.num_window_blocks
+            used += int(share * sum(each.num_blocks * each.block_bytes for each in ready.windows))
+        num_states = min(counters.num_states, counters.num_held_states + counters.num_checkpoints)
+        return used + num_states * ready.state_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -362,8 +362,8 @@ class LocalResidency:
         assert client is not None and isinstance(slot.fit, HostFit)
         size = self._policy[slot.key].num_bytes
         with suppress(EngineBusy, EngineDied):
-            resized: Resized = await ask_engine(client, Resize(slot.fit.blocks_in(num_bytes)))
-            size = slot.fit.bytes_with(max(resized.num_blocks, resized.num_held))
+            resized: Resized = await ask_engine(client, Resize(slot.fit.blocks_in(num_bytes, client.ready)))
+            size = slot.fit.bytes_with(max(resized.num_blocks, resized.num_held), client.ready)
         if slot.client is client:
             self._policy.on_resized(slot.key, size)
             self._apply_plan()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from quire.config import Config, ServeConfig
+from quire.engine.messages import Ready
 from quire.engine.need import Need, Share
 from quire.serve.errors import ModelTooLarge
 from quire.serve.residency.policy import Demand
@@ -18,20 +19,23 @@ class HostFit:
     context: int
     demand: Demand
 
-    def blocks_in(self, num_bytes: int) -> int:
-        """KV blocks that an engine of this size has."""
-        return (num_bytes - self.need.fixed_bytes) // self.need.block_bytes
-
-    def bytes_with(self, num_blocks: int) -> int:
-        """Size of an engine with this many KV blocks."""
-        return self.need.fixed_bytes + num_blocks * self.need.block_bytes
-
     def engine_config(self, config: Config, num_bytes: int) -> Config:
         """The engine's configuration: its KV blocks, and none of the server's secrets."""
-        num_blocks, most_blocks = self.blocks_in(num_bytes), self.blocks_in(self.demand.most)
+        num_blocks = config.cache.num_blocks or self.need.blocks_in(self.context, num_bytes)
+        most_blocks = self.need.blocks_beside(self.context, num_blocks, self.demand.most)
         cache = replace(config.cache, num_blocks=num_blocks, most_blocks=most_blocks)
         scheduler = replace(config.scheduler, max_context=self.context)
         return replace(config, cache=cache, scheduler=scheduler, serve=ServeConfig())
+
+    def blocks_in(self, num_bytes: int, ready: Ready) -> int:
+        """KV blocks that a running engine has in this size. Its window groups and states keep theirs."""
+        if not ready.block_bytes:
+            return ready.num_blocks
+        return (num_bytes - self.need.fixed_bytes - ready.group_bytes) // ready.block_bytes
+
+    def bytes_with(self, num_blocks: int, ready: Ready) -> int:
+        """Size of a running engine with this many KV blocks."""
+        return self.need.fixed_bytes + ready.group_bytes + num_blocks * ready.block_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,14 @@ def fit_model(name: str, need: Need | Share, config: Config, budget: int) -> Hos
     if isinstance(need, Share):
         return GpuFit(need.max_context, Demand(need.parts, need.parts))
     if config.cache.num_blocks is not None:
-        size = need.fixed_bytes + config.cache.num_blocks * need.block_bytes
+        size = need.bytes_with(need.max_context, config.cache.num_blocks)
         if size > budget:
             raise ModelTooLarge(name, (need.max_context, size), budget, need.longest(budget))
         return HostFit(need, need.max_context, Demand(size, size))
     context = need.longest(budget)
-    least = min(config.serve.min_context, need.max_context)
-    if context < least:
-        raise ModelTooLarge(name, (least, need.bytes_for(least)), budget, context)
-    return HostFit(need, context, Demand(need.bytes_for(context), need.most_bytes(context, budget)))
+    shortest = min(config.serve.min_context, need.max_context)
+    if context < shortest:
+        raise ModelTooLarge(name, (shortest, need.bytes_for(shortest)), budget, context)
+    most = need.most_bytes(context, budget)
+    least = need.bytes_for(context) if need.can_resize(context) else most
+    return HostFit(need, context, Demand(least, most))

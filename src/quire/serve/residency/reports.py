@@ -48,17 +48,16 @@ def _engine_record(model: ResidentModel, resident: Resident) -> EngineRecord | N
         return None
     ready, fit = client.ready, slot.fit
     if isinstance(fit, HostFit):
-        fixed_bytes, block_bytes, allowed_bytes = fit.need.fixed_bytes, fit.need.block_bytes, resident.num_bytes
+        fixed_bytes, allowed_bytes = fit.need.fixed_bytes, resident.num_bytes
     else:
-        fixed_bytes, block_bytes = ready.weight_bytes, ready.block_bytes
-        allowed_bytes = fixed_bytes + ready.num_blocks * block_bytes
+        fixed_bytes = ready.weight_bytes
+        allowed_bytes = fixed_bytes + ready.group_bytes + ready.num_blocks * ready.block_bytes
     seconds_left = resident.keep if resident.running else resident.expires - time.monotonic()
     return EngineRecord(
         ready=ready,
         shared_with="" if slot.first is None or slot.first is model else slot.first.name,
         allowed_bytes=allowed_bytes,
         fixed_bytes=fixed_bytes,
-        block_bytes=block_bytes,
         expires=None if resident.keep < 0 else time.time() + max(0.0, seconds_left),
     )
 
@@ -72,7 +71,8 @@ def log_loaded(slot: EngineSlot, num_bytes: int, seconds: float) -> None:
     context, longest = slot.fit.context, slot.fit.need.max_context
     logger.info("%s may use %.0f MB, and has a context of %d tokens", slot.names, num_bytes / 1e6, context)
     if slot.client is not None:
-        kv_mb = slot.client.ready.num_blocks * slot.client.ready.block_bytes / 1e6
+        ready = slot.client.ready
+        kv_mb = (ready.num_blocks * ready.block_bytes + ready.group_bytes) / 1e6
         logger.info("%s: %.0f MB of that is KV cache, which fills with the first requests", slot.names, kv_mb)
     if context < longest:
         logger.warning("%s: the memory budget does not hold a context of %d tokens", slot.names, longest)

@@ -457,7 +457,7 @@ void attend(const AttendArgs &a, const AttendItem &item, float *scratch) {
     load_queries(a, item, s);
     int num_tokens = 0;
     for (int i = 0; i < item.num_tiles; ++i) num_tokens += item.tiles[i].end - item.tiles[i].begin;
-    walk(a, item, s, walk_of(a, s, {0, num_tokens, table_of(a, item, 0), 0, item.num_shared}));
+    walk(a, item, s, walk_of(a, s, {0, num_tokens, table_of(a, item, item.leader), 0, item.num_shared}));
     Walk next = own_walk(a, item, s, 0, 0);
     for (int i = 0; i < item.num_tiles; ++i) {
         const Walk now = next;

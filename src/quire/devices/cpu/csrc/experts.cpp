@@ -268,18 +268,19 @@ void Program::route(const RouteRule &rule, View work, View weights, View chosen)
     append_token_wise(narrow, [this, args](const Step &, int begin, int end) { kernels_.route(args, begin, end); });
 }
 
-// Inputs that are weighted: a row for each slot.
+// Inputs that are weighted: a row for each slot. The buffer may be one that tokens had rows in just before.
 void Program::scale_inputs(const ExpertOperands &x, const Output &to) {
     const Rows from = rows(x.x), weights = rows(x.weights);
     require(from.data, "experts: an input that is weighted is float");
-    append_token_wise(at_logits(x.x), [=](const Step &, int begin, int end) {
+    const TokenBody body = [=](const Step &, int begin, int end) {
         const int top = x.weights.dim;
         for (int slot = begin * top; slot < end * top; ++slot) {
             const float factor = weights.row(slot / top)[slot % top];
             const Rows token{from.row(slot / top), 0};
             kernels_.map({MapKind::SCALE, token, {}, nullptr, factor, 0, 0, 0, x.x.dim, to}, slot, slot + 1);
         }
-    });
+    };
+    append_token_wise(at_logits(x.x), body, false);
 }
 
 void Program::experts(const ExpertStacks &s, const ExpertOperands &x) {

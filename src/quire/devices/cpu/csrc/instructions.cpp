@@ -128,35 +128,41 @@ class Attend final : public Instruction {
 
     void attend(const Step &step, int item, int thread) const {
         const int splits = parts(args_.group, heads_), each = args_.cache.num_heads() * splits;
-        const Bundle &bundle = program_.bundles()[program_.bundles().size() - 1 - item / each];  // the longest first
+        const size_t index = program_.bundles().size() - 1 - item / each;  // the longest first
+        const Bundle &bundle = program_.bundles()[index];
         const int kv_head = item % each / splits, first = item % splits * heads_;
         AttendArgs now = args_;
-        int num_shared = bundle.num_shared;
+        int leader = is_within_rows_ ? -1 : program_.leader(args_.cache.group, index);
+        const int num_shared = leader < 0 ? 0 : bundle.num_shared;
         if (is_within_rows_) {
             const RowTables &t = program_.row_tables();
             now.positions = t.positions.data(), now.lengths = t.lengths.data();
-            now.block_tables = t.tables.data(), now.table_stride = t.stride, num_shared = 0;
+            now.block_tables = t.tables.data(), now.table_stride = t.stride;
         } else {
-            now.positions = step.positions, now.block_tables = step.block_tables, now.table_stride = step.table_stride;
+            const Tables &t = step.tables[args_.cache.group];
+            now.positions = step.positions, now.block_tables = t.block_tables, now.table_stride = t.stride;
         }
-        const AttendItem work{program_.tiles_of(bundle), bundle.num_tiles, num_shared,
+        const AttendItem work{program_.tiles_of(bundle), bundle.num_tiles, num_shared, std::max(leader, 0),
                               kv_head,                   first,            std::min(heads_, args_.group - first)};
         program_.kernels().attend(now, work, program_.scratch(thread));
     }
 
-    // The last blocks of each row, where this step's keys are written too. In long rows attention prefetches the rest.
+    // The last blocks of each row, where this step's keys are written too, and none that no query of the row reads. In
+    // long rows attention prefetches the rest.
     void foresee(const Step &step, int thread) const override {
         constexpr size_t ENOUGH = 48 * 1024;
         if (is_within_rows_) return;  // its keys are written just before
         const int splits = parts(args_.group, heads_), each = args_.cache.num_heads() * splits;
+        const Tables &tables = step.tables[args_.cache.group];
         size_t fetched = 0;
         for (int item = first_of(thread); item < past_of(thread); ++item) {
             const Bundle &bundle = program_.bundles()[program_.bundles().size() - 1 - item / each];
             for (int tile = 0; tile < bundle.num_tiles; ++tile) {
-                const int row = program_.tiles_of(bundle)[tile].row;
-                const int32_t *table = step.block_tables + static_cast<size_t>(row) * step.table_stride;
-                for (int i = parts(step.lengths[row], args_.cache.block_tokens); i-- > 0 && fetched < ENOUGH;)
-                    fetched += fetch_block(table[i], item % each / splits);
+                const QueryTile &queries = program_.tiles_of(bundle)[tile];
+                const int32_t *table = tables.block_tables + static_cast<size_t>(queries.row) * tables.stride;
+                const int first = args_.cache.first_visible(step.positions[queries.begin]) / args_.cache.block_tokens;
+                int i = parts(step.lengths[queries.row], args_.cache.block_tokens);
+                while (i-- > first && fetched < ENOUGH) fetched += fetch_block(table[i], item % each / splits);
             }
         }
     }
@@ -236,8 +242,8 @@ void find_likeliest(const float *logits, int vocab, const float *maxima, int cou
 
 }  // namespace
 
-void Program::append_token_wise(bool at_logits, const TokenBody &body) {
-    if (instructions_.empty() || !instructions_.back()->absorb(at_logits, body))
+void Program::append_token_wise(bool at_logits, const TokenBody &body, bool joins) {
+    if (!joins || instructions_.empty() || !instructions_.back()->absorb(at_logits, body))
         append(std::make_unique<TokenWise>(*pool_, at_logits, body));
 }
 
@@ -358,7 +364,7 @@ void Program::write_kv(int id, View k, View v) {
     require(keys.data && values.data && k.dim == c.key_width() && v.dim == c.value_width(),
             "write_kv: not the width of the cache");
     append_token_wise(false, [this, c, keys, values](const Step &step, int begin, int end) {
-        kernels_.write_kv(c, step.slots, keys, values, begin, end);
+        kernels_.write_kv(c, step.tables[c.group].slots, keys, values, begin, end);
     });
 }
 

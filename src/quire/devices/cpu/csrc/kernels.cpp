@@ -36,6 +36,7 @@ using portable::block_sums;
 #include "products.h"
 #include "attention.h"
 #include "route.h"
+#include "recurrence.h"
 
 const char *rounding([[maybe_unused]] Format format) {
 #if QUIRE_AVX512_BF16
@@ -55,8 +56,9 @@ const char *rounding([[maybe_unused]] Format format) {
 
 extern const Kernels KERNELS;
 const Kernels KERNELS = {
-    QUIRE_NAME(QUIRE_VARIANT), NEEDED_FEATURES, rounding, embed, norm, gather, map,
-    rope,                      write_kv,        attend,   product, gate,   route,  combine,
+    QUIRE_NAME(QUIRE_VARIANT), NEEDED_FEATURES, rounding,  embed,        norm,       gather,    map,
+    rope,                      write_kv,        attend,    product,      gate,       route,     combine,
+    short_conv,                delta_prepare,   delta_rule, log_decay,   scan_prepare, state_scan,
 };
 
 }  // namespace quire::QUIRE_VARIANT

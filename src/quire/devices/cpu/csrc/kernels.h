@@ -6,6 +6,7 @@
 #pragma once
 
 #include "layout.h"
+#include "states.h"
 
 namespace quire {
 
@@ -143,6 +144,7 @@ struct AttendItem {
     const QueryTile *tiles;
     int num_tiles;
     int num_shared;                      // blocks that all these rows begin with, whole stretches; 0 for a single row
+    int leader;                          // the tile whose row has all of those that a query reads in its table
     int kv_head, first_head, num_heads;  // heads counted inside the group
 };
 
@@ -165,6 +167,12 @@ struct Kernels {
     void (*gate)(const GateArgs &, int group, int begin, int end);  // group: 32 columns
     void (*route)(const RouteArgs &, int begin, int end);
     void (*combine)(const CombineArgs &, int begin, int end);
+    void (*short_conv)(const ConvArgs &, const RowSpan &, int first, int width);  // some columns
+    void (*delta_prepare)(const DeltaPrepareArgs &, int begin, int end);
+    void (*delta_rule)(const DeltaArgs &, const RowSpan &, int head, int tile);
+    void (*log_decay)(const DecayArgs &, int begin, int end);
+    void (*scan_prepare)(const ScanPrepareArgs &, int begin, int end);
+    void (*state_scan)(const ScanArgs &, const RowSpan &, int group, int tile);
 };
 
 // Floats of scratch memory that `attend` needs.

@@ -79,12 +79,13 @@ struct KvPlane {
 
 // K and V of one layer, and which keys a query reads: the last `window` (0: all), of its own `chunk` (0: one chunk).
 // In latent attention all heads share one key; its first `latent_dim` numbers are the value, too. Both planes are the
-// same memory then, in the layout of values.
+// same memory then, in the layout of values. `group` says which of a step's tables tell where its tokens are.
 struct KvCache {
     KvPlane keys, values;
     int window, chunk;
     int num_blocks, block_tokens;
     int latent_dim;  // 0: keys and values are separate
+    int group;       // see Step
 
     bool is_latent() const { return latent_dim > 0; }
     int value_dim() const { return is_latent() ? latent_dim : values.dim; }
@@ -101,6 +102,9 @@ struct KvCache {
     }
     int past_visible(int position, int length) const {  // of bidirectional attention
         return window && position + window < length ? position + window : length;
+    }
+    int reach() const {  // a query reads no token further back than this, its own included
+        return !window || (chunk && chunk < window) ? (chunk ? chunk : INT32_MAX) : window;
     }
     int stretch_blocks() const {  // the smallest number of blocks that is a whole number of stretches
         int count = 1;

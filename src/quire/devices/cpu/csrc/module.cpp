@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -27,13 +28,16 @@ namespace {
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using PackedBytes = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatsToFill = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Answer = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using RowsInPlace = nb::ndarray<nb::numpy, float, nb::ndim<2>, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using IntRows = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using TopTokens = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using StateSlots = std::tuple<Ints, Ints, IntRows>;  // source, target, saves
 using Columns = std::tuple<int, int, int>;  // buffer, offset, dim
+using WindowArrays = std::tuple<Ints, IntRows, IntRows>;  // slots, block_tables, copies
 
 View view(const Columns &c) { return {std::get<0>(c), std::get<1>(c), std::get<2>(c)}; }
 
@@ -150,16 +154,31 @@ void peek(const Program &program, const Columns &from, const Answer &numbers) {
     program.peek(view(from), numbers.data(), size(numbers.shape(0)));
 }
 
+void set_states(Step &step, const StateSlots &states) {
+    const auto &[source, target, saves] = states;
+    const size_t num_rows = static_cast<size_t>(step.num_rows);
+    require(source.shape(0) == num_rows && target.shape(0) == num_rows, "states: a slot for each row");
+    require(saves.shape(1) == 2, "saves: token, slot");
+    step.sources = source.data(), step.targets = target.data();
+    step.saves = saves.data(), step.num_saves = size(saves.shape(0));
+}
+
+Tables tables_of(const Ints &slots, const IntRows &block_tables, const IntRows &copies, const Step &step) {
+    require(slots.shape(0) == static_cast<size_t>(step.num_tokens), "the arrays of tokens differ in length");
+    require(block_tables.shape(0) == static_cast<size_t>(step.num_rows), "the arrays of rows differ in length");
+    require(copies.shape(1) == 3, "copies: from, to, number of tokens");
+    return {slots.data(), block_tables.data(), copies.data(), size(block_tables.shape(1)), size(copies.shape(0))};
+}
+
 void launch(Program &program, const Ints &token_ids, const Ints &positions, const Ints &slots, const Ints &row_of_token,
             const Ints &starts, const Ints &lengths, const IntRows &block_tables, const Ints &logits_at,
             const IntRows &copies, const IntRows &groups, const Ints &num_top, const Answer &logits,
-            const TopTokens &top_tokens, const Answer &top_logits, const nb::object &fallback) {
+            const TopTokens &top_tokens, const Answer &top_logits, const nb::object &fallback,
+            const std::vector<WindowArrays> &windows, const std::optional<StateSlots> &states) {
     const size_t num_tokens = token_ids.shape(0), num_rows = lengths.shape(0), num_logits = logits_at.shape(0);
-    for (const Ints *array : {&positions, &slots, &row_of_token})
+    for (const Ints *array : {&positions, &row_of_token})
         require(array->shape(0) == num_tokens, "the arrays of tokens differ in length");
     require(starts.shape(0) == num_rows + 1, "the arrays of rows differ in length");
-    require(block_tables.shape(0) == num_rows, "the arrays of rows differ in length");
-    require(copies.shape(1) == 3, "copies: from, to, number of tokens");
     require(groups.shape(1) == 3, "groups: group, row, number of blocks");
     require(logits.shape(0) == num_logits && top_tokens.shape(0) == num_logits && top_logits.shape(0) == num_logits,
             "an answer for each of logits_at");
@@ -168,18 +187,20 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
     require(logits.shape(1) == static_cast<size_t>(program.vocab()), "logits: not as wide as the vocabulary");
     Step step{};
     step.num_tokens = size(num_tokens), step.num_rows = size(num_rows), step.num_logits = size(num_logits);
-    step.table_stride = size(block_tables.shape(1)), step.num_copies = size(copies.shape(0));
     step.num_grouped = size(groups.shape(0)), step.groups = groups.data();
-    step.token_ids = token_ids.data(), step.positions = positions.data(), step.slots = slots.data();
+    step.token_ids = token_ids.data(), step.positions = positions.data();
     step.row_of_token = row_of_token.data(), step.starts = starts.data(), step.lengths = lengths.data();
-    step.block_tables = block_tables.data(), step.logits_at = logits_at.data(), step.copies = copies.data();
-    step.num_top = num_top.data(), step.max_top = size(top_tokens.shape(1));
+    step.logits_at = logits_at.data(), step.num_top = num_top.data(), step.max_top = size(top_tokens.shape(1));
     step.logits = logits.data(), step.top_tokens = top_tokens.data(), step.top_logits = top_logits.data();
+    if (states) set_states(step, *states);
     const std::function<void(int)> call = [&](int index) {  // on any thread
         nb::gil_scoped_acquire acquire;
         fallback(index);
     };
     step.fallback = fallback.is_none() ? nullptr : &call;
+    step.tables.push_back(tables_of(slots, block_tables, copies, step));
+    for (const auto &[of_slots, of_rows, of_copies] : windows)
+        step.tables.push_back(tables_of(of_slots, of_rows, of_copies, step));
     nb::gil_scoped_release release;
     program.launch(step);
 }
@@ -318,6 +339,62 @@ void bind_experts(nb::class_<Program> &program) {
         "sizes: experts, ffn; stacks and biases: gate, up, down; numbers: limit, alpha, shift; choice: weights, chosen.");
 }
 
+// The numbers of a state, in the order of its shape outside.
+void store_state(Program &program, int states, int slot, const Floats &numbers) {
+    require(numbers.shape(0) == program.states(states).layout.outer_size(), "store_state: not the size of a state");
+    program.store_state(states, slot, numbers.data());
+}
+
+void load_state(Program &program, int states, int slot, const FloatsToFill &numbers) {
+    require(numbers.shape(0) == program.states(states).layout.outer_size(), "load_state: not the size of a state");
+    program.load_state(states, slot, numbers.data());
+}
+
+void bind_recurrence(nb::class_<Program> &program) {
+    program.def(
+        "states",
+        [](Program &p, int num_states, const std::array<int, 3> &shape, bool is_transposed, bool is_tiled) {
+            const auto [matrices, rows, cols] = shape;
+            const int width = is_tiled ? STATE_COLS : (cols + LANES - 1) / LANES * LANES;
+            return p.add_states({matrices, rows, cols, width, is_transposed}, num_states);
+        },
+        "num_states"_a, "shape"_a, "is_transposed"_a, "is_tiled"_a,
+        "Add the states of a layer: matrices, rows, columns each; transposed: outside they are [columns][rows].");
+    program.def("store_state", &store_state, "states"_a, "slot"_a, "numbers"_a.noconvert());
+    program.def("load_state", &load_state, "states"_a, "slot"_a, "numbers"_a.noconvert());
+    program.def(
+        "short_conv",
+        [](Program &p, int states, const Columns &x, int weight, int bias, const Columns &out) {
+            p.short_conv(states, view(x), weight, bias, view(out));
+        },
+        "states"_a, "x"_a, "weight"_a, "bias"_a, "out"_a);
+    program.def(
+        "delta_rule",
+        [](Program &p, int states, const std::array<Columns, 3> &qkv, const Columns &decay, const Columns &beta,
+           const Columns &work, int num_heads, bool is_unit, const std::pair<float, float> &numbers, const Columns &out) {
+            const auto &[q, k, v] = qkv;
+            p.delta_rule(states, {view(q), view(k), view(v), view(decay), view(beta), view(work)},
+                         {num_heads, is_unit, numbers.first, numbers.second}, view(out));
+        },
+        "states"_a, "qkv"_a, "decay"_a, "beta"_a, "work"_a, "num_heads"_a, "is_unit"_a, "numbers"_a, "out"_a,
+        "numbers: scale, eps.");
+    program.def(
+        "log_decay",
+        [](Program &p, const Columns &x, int rate, int bias, const Columns &out) {
+            p.log_decay(view(x), rate, bias, view(out));
+        },
+        "x"_a, "rate"_a, "bias"_a, "out"_a);
+    program.def(
+        "state_scan",
+        [](Program &p, int states, const std::array<Columns, 3> &xbc, const Columns &dt, const Columns &work,
+           const std::array<int, 3> &vectors, const std::pair<float, float> &bounds, const Columns &out) {
+            const auto &[x, b, c] = xbc;
+            p.state_scan(states, {view(x), view(dt), view(b), view(c), view(work)},
+                         {vectors[0], vectors[1], vectors[2], bounds.first, bounds.second}, view(out));
+        },
+        "states"_a, "xbc"_a, "dt"_a, "work"_a, "vectors"_a, "bounds"_a, "out"_a, "vectors: rate, bias, skip.");
+}
+
 void bind_program(nb::module_ &m) {
     nb::class_<Program> program(m, "Program", "A lowered model: weights, buffers, KV caches, instructions over them.");
     program.def(nb::new_(&make_program), "variant"_a, "pool"_a, "limits"_a);
@@ -333,11 +410,14 @@ void bind_program(nb::module_ &m) {
     program.def("rows", &Program::add_rows, "dim"_a, "for_logits"_a = false);
     program.def("quants", &Program::add_quants, "dim"_a, "for_logits"_a = false);
     program.def(
+        "window", [](Program &p, int window, int num_blocks) { return p.add_window({window, num_blocks}); }, "window"_a,
+        "num_blocks"_a, "Add a window group; return its number, for the caches of its layers. 0 is that of all tokens.");
+    program.def(
         "cache",
-        [](Program &p, const std::string &kv, int heads, int key_dim, int value_dim, int window, int chunk) {
-            return p.add_cache({kv_format(kv), heads, key_dim, value_dim, window, chunk});
+        [](Program &p, const std::string &kv, int heads, int key_dim, int value_dim, int window, int chunk, int group) {
+            return p.add_cache({kv_format(kv), heads, key_dim, value_dim, window, chunk, 0, group});
         },
-        "format"_a, "num_heads"_a, "key_dim"_a, "value_dim"_a, "window"_a, "chunk"_a);
+        "format"_a, "num_heads"_a, "key_dim"_a, "value_dim"_a, "window"_a, "chunk"_a, "group"_a);
     program.def(
         "latent_cache",
         [](Program &p, const std::string &kv, int dim, int rope_dim) {
@@ -350,12 +430,14 @@ void bind_program(nb::module_ &m) {
         "format"_a, "variant"_a, "Compute products of a format with another variant's kernels. They must round alike.");
     bind_instructions(program);
     bind_experts(program);
+    bind_recurrence(program);
     program.def("launch", &launch, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
                 "row_of_token"_a.noconvert(), "starts"_a.noconvert(), "lengths"_a.noconvert(),
                 "block_tables"_a.noconvert(), "logits_at"_a.noconvert(), "copies"_a.noconvert(), "groups"_a.noconvert(),
                 "num_top"_a.noconvert(), "logits"_a.noconvert(), "top_tokens"_a.noconvert(),
                 "top_logits"_a.noconvert(), "fallback"_a = nb::none(),
-                "Run one step; see quire.ops.batch.Batch. The last three are filled.");
+                nb::arg("windows").noconvert() = std::vector<WindowArrays>(), "states"_a.noconvert() = nb::none(),
+                "Run one step; see quire.ops.batch.Batch. The arrays of logits and of the likeliest tokens are filled.");
     program.def("store_kv", &store_kv, "cache"_a, "slots"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(),
                 "Put K and V of tokens into a cache from outside.");
     program.def(

@@ -158,6 +158,15 @@ int Program::add_quants(int dim, bool for_logits) {
     return index_of_last(quants_.size());
 }
 
+int Program::add_window(WindowGroup group) {
+    require(group.window > 0, "a window has positions");
+    require(group.num_blocks >= 0 && static_cast<int64_t>(group.num_blocks) * bounds_.block_tokens <= INT32_MAX,
+            "slots are counted in 32 bits: too many blocks");
+    windows_.push_back(group);
+    leaders_.emplace_back();
+    return index_of_last(windows_.size()) + 1;
+}
+
 int Program::add_cache(const CacheSpec &spec) {
     require(spec.num_heads > 0 && spec.key_dim > 0 && spec.value_dim > 0, "a cache has heads and dimensions");
     require(spec.window >= 0 && spec.chunk >= 0, "a window and a chunk have positions");
@@ -167,13 +176,16 @@ int Program::add_cache(const CacheSpec &spec) {
             "a latent is whole blocks, and shorter than its key");
     require(spec.format != KvFormat::Q8 || (spec.key_dim % BLOCK == 0 && spec.value_dim % BLOCK == 0),
             "the KV cache cannot be q8_0: heads are no whole blocks of 32");
+    require(spec.group >= 0 && spec.group <= static_cast<int>(windows_.size()), "there is no such window group");
     const int tiles = (bounds_.block_tokens + TILE - 1) / TILE;
     KvCache c{{spec.format, spec.num_heads, spec.key_dim, tiles, nullptr},
               {spec.format, spec.num_heads, spec.value_dim, tiles, nullptr},
-              spec.window, spec.chunk, bounds_.num_blocks, bounds_.block_tokens, spec.latent_dim};
+              spec.window, spec.chunk, num_blocks(spec.group), bounds_.block_tokens, spec.latent_dim, spec.group};
+    require(!spec.group || c.reach() <= windows_[spec.group - 1].window,
+            "queries of a cache read tokens behind the window of its group");
     for (KvPlane *plane : {&c.values, &c.keys}) {
         if (plane == &c.values || !c.is_latent()) {
-            cache_memory_.push_back({Pages(plane->block_bytes() * c.num_blocks), plane->block_bytes()});
+            cache_memory_.push_back({Pages(plane->block_bytes() * c.num_blocks), plane->block_bytes(), c.group});
             num_bytes_ += plane->block_bytes() * c.num_blocks;
         }
         plane->data = cache_memory_.back().pages.data();
@@ -185,7 +197,7 @@ int Program::add_cache(const CacheSpec &spec) {
 KvCache Program::row_cache(int num_heads, int key_dim, int value_dim, int window) {
     const int num_blocks = (bounds_.max_tokens + TILE - 1) / TILE + bounds_.max_rows;
     KvCache c{{KvFormat::F32, num_heads, key_dim, 1, nullptr}, {KvFormat::F32, num_heads, value_dim, 1, nullptr},
-              window, 0, num_blocks, TILE, 0};
+              window, 0, num_blocks, TILE, 0, 0};
     for (const RowCache &r : row_caches_)
         if (r.num_heads == num_heads && r.key_dim == key_dim && r.value_dim == value_dim)
             c.keys.data = r.keys.data(), c.values.data = r.values.data();
@@ -264,7 +276,8 @@ void Program::store_kv(int id, const int32_t *slots, const float *k, const float
     kernels_.write_kv(c, slots, {const_cast<float *>(k), key_width}, {const_cast<float *>(v), value_width}, 0, num_tokens);
 }
 
-// Releases blocks that will not be read before they are written. Neighbours are joined: a page may hold parts of two.
+// Releases blocks that will not be read before they are written, not those of window groups. Neighbours are joined: a
+// page may hold parts of two.
 size_t Program::release_blocks(const int32_t *blocks, int count) {
     for (int i = 0; i < count; ++i)
         require(blocks[i] >= 0 && blocks[i] < bounds_.num_blocks && (i == 0 || blocks[i - 1] < blocks[i]),
@@ -274,7 +287,7 @@ size_t Program::release_blocks(const int32_t *blocks, int count) {
     for (int first = 0, past = 0; first < count; first = past) {
         for (past = first + 1; past < count && blocks[past] == blocks[past - 1] + 1;) ++past;
         for (CacheMemory &memory : cache_memory_)
-            released += memory.pages.give_back(memory.block_bytes * static_cast<size_t>(blocks[first]),
+            if (memory.group == 0) released += memory.pages.give_back(memory.block_bytes * static_cast<size_t>(blocks[first]),
                                                memory.block_bytes * (static_cast<size_t>(blocks[past - 1]) + 1));
     }
     return released;
@@ -286,18 +299,40 @@ void Program::check_row(const Step &s, int row) const {
     const int64_t begin = s.starts[row], end = s.starts[row + 1], length = s.lengths[row];
     require(begin < end && end <= s.num_tokens, "starts: every row must have tokens, in ascending order");
     require(length >= end - begin, "lengths: a row is shorter than its tokens of this step");
-    const int64_t num_blocks = (length + bounds_.block_tokens - 1) / bounds_.block_tokens;
-    require(num_blocks <= s.table_stride, "lengths: a row is longer than its block table");
-    const int32_t *table = s.block_tables + static_cast<size_t>(row) * s.table_stride;
-    for (int64_t i = 0; i < num_blocks; ++i)
-        require(table[i] >= 0 && table[i] < bounds_.num_blocks, "block_tables: there is no such block");
     for (int64_t token = begin; token < end; ++token) {
-        const int64_t position = length - end + token;
-        require(s.positions[token] == position, "positions: they do not match starts and lengths");
+        require(s.positions[token] == length - end + token, "positions: they do not match starts and lengths");
         require(s.row_of_token[token] == row, "row_of_token: it does not match starts");
-        const int64_t block = table[position / bounds_.block_tokens];
-        require(s.slots[token] == block * bounds_.block_tokens + position % bounds_.block_tokens,
+    }
+    for (size_t group = 0; group < s.tables.size(); ++group) check_table(s, row, static_cast<int>(group));
+}
+
+// The first place in a row's table that queries from `token` on read.
+int Program::first_block(const Step &s, int token, int group) const {
+    if (group == 0) return 0;
+    return std::max(0, s.positions[token] + 1 - windows_[group - 1].window) / bounds_.block_tokens;
+}
+
+// Of a window group only the entries that this step reads or writes are looked at.
+void Program::check_table(const Step &s, int row, int group) const {
+    const Tables &t = s.tables[group];
+    const int64_t block_tokens = bounds_.block_tokens, past = (s.lengths[row] + block_tokens - 1) / block_tokens;
+    require(past <= t.stride, "lengths: a row is longer than its block table");
+    const int32_t *table = t.block_tables + static_cast<size_t>(row) * t.stride;
+    for (int64_t i = first_block(s, s.starts[row], group); i < past; ++i)
+        require(table[i] >= 0 && table[i] < num_blocks(group), "block_tables: there is no such block");
+    for (int token = s.starts[row]; token < s.starts[row + 1]; ++token) {
+        const int64_t position = s.positions[token];
+        require(t.slots[token] == table[position / block_tokens] * block_tokens + position % block_tokens,
                 "slots: not those of the block table");
+    }
+}
+
+void Program::check_copies(const Step &s, int group) const {
+    const Tables &t = s.tables[group];
+    for (const int32_t *c = t.copies; c < t.copies + 3 * static_cast<size_t>(t.num_copies); c += 3) {
+        require(c[0] >= 0 && c[0] < num_blocks(group) && c[1] >= 0 && c[1] < num_blocks(group),
+                "copies: there is no such block");
+        require(c[2] >= 0 && c[2] <= bounds_.block_tokens, "copies: more tokens than a block has");
     }
 }
 
@@ -305,7 +340,9 @@ void Program::check(const Step &s) const {
     require(s.num_tokens <= bounds_.max_tokens, "more tokens than the program was lowered for");
     require(s.num_rows <= bounds_.max_rows, "more rows than the program was lowered for");
     require(s.num_logits <= bounds_.max_logits, "more logits than the program was lowered for");
-    require(s.table_stride <= bounds_.max_blocks, "block_tables: more blocks per row than the program was lowered for");
+    require(s.tables.size() == windows_.size() + 1, "windows: other groups than the program was lowered for");
+    for (const Tables &t : s.tables)
+        require(t.stride <= bounds_.max_blocks, "block_tables: more blocks per row than the program was lowered for");
     require(s.starts[0] == 0 && s.starts[s.num_rows] == s.num_tokens, "starts: they do not cover the tokens");
     for (int row = 0; row < s.num_rows; ++row) check_row(s, row);
     for (int row = 0; row < s.num_rows && !row_caches_.empty(); ++row)
@@ -319,13 +356,9 @@ void Program::check(const Step &s) const {
         require(s.logits_at[i] >= 0 && s.logits_at[i] < s.num_tokens, "logits_at: there is no such token");
         require(i == 0 || s.logits_at[i] > s.logits_at[i - 1], "logits_at: they must ascend");
     }
-    for (int i = 0; i < s.num_copies; ++i) {
-        const int32_t *c = s.copies + 3 * static_cast<size_t>(i);
-        require(c[0] >= 0 && c[0] < bounds_.num_blocks && c[1] >= 0 && c[1] < bounds_.num_blocks,
-                "copies: there is no such block");
-        require(c[2] >= 0 && c[2] <= bounds_.block_tokens, "copies: more tokens than a block has");
-    }
+    for (size_t group = 0; group < s.tables.size(); ++group) check_copies(s, static_cast<int>(group));
     check_groups(s);
+    check_states(s);
     for (int i = 0; i < s.num_logits; ++i)
         require(s.num_top[i] >= 0 && s.num_top[i] <= std::min(s.max_top, vocab_),
                 "num_top: more than the vocabulary or the output arrays hold");
@@ -343,18 +376,18 @@ void Program::check_groups(const Step &s) const {
         require(num_blocks >= 1 && num_blocks <= held, "groups: more blocks than a row has");
         if (m[0] != first[0]) first = m;
         require(num_blocks == first[2], "groups: rows of one group share the same number of blocks");
-        const size_t stride = static_cast<size_t>(s.table_stride);
-        require(std::equal(s.block_tables + stride * row, s.block_tables + stride * row + num_blocks,
-                           s.block_tables + stride * first[1]),
+        const size_t stride = static_cast<size_t>(s.tables[0].stride);
+        const int32_t *tables = s.tables[0].block_tables, *own = tables + stride * row;
+        require(std::equal(own, own + num_blocks, tables + stride * first[1]),
                 "groups: tables of one group begin with the same blocks");
     }
 }
 
 // Copies the beginning of one block to another, in order: a later copy may read what an earlier one wrote.
 void Program::copy_blocks(const Step &s) {
-    for (const KvCache &c : caches_)
-        for (int i = 0; i < s.num_copies; ++i) {
-            const int32_t *copy = s.copies + 3 * static_cast<size_t>(i);
+    for (const KvCache &c : caches_) {
+        const Tables &t = s.tables[c.group];
+        for (const int32_t *copy = t.copies; copy < t.copies + 3 * static_cast<size_t>(t.num_copies); copy += 3) {
             if (copy[0] == copy[1]) continue;
             for (int head = 0; head < c.num_heads(); ++head)
                 for (int tile = 0; tile * TILE < copy[2]; ++tile) {
@@ -365,6 +398,7 @@ void Program::copy_blocks(const Step &s) {
                     copy_values(v, v.tile_at(copy[0], head, tile), v.tile_at(copy[1], head, tile), count);
                 }
         }
+    }
 }
 
 // Bundles tokens for attention: of one row, or of rows of a group, which then read their common blocks once; see
@@ -386,6 +420,28 @@ void Program::cut_queries(const Step &s) {
     }
     for (int row = 0; row < s.num_rows; ++row)
         if (!is_cut[static_cast<size_t>(row)]) cut_row(s, row, 0, most, 0);
+    for (size_t i = 0; i < windows_.size(); ++i) {
+        leaders_[i].clear();
+        for (const Bundle &bundle : bundles_) leaders_[i].push_back(find_leader(s, bundle, static_cast<int>(i) + 1));
+    }
+}
+
+// Rows that share blocks of all tokens need not share those of a window: each may have released other ones, and a row
+// may have computed its own. The tile that reads furthest back leads, if all others have the same blocks from where
+// they begin to read. -1: they have not.
+int Program::find_leader(const Step &s, const Bundle &bundle, int group) const {
+    const QueryTile *tiles = tiles_of(bundle);
+    const Tables &t = s.tables[group];
+    int leader = 0;
+    for (int i = 1; i < bundle.num_tiles; ++i)
+        if (s.positions[tiles[i].begin] < s.positions[tiles[leader].begin]) leader = i;
+    const int32_t *first = t.block_tables + static_cast<size_t>(tiles[leader].row) * t.stride;
+    for (int i = 0; i < bundle.num_tiles; ++i) {
+        const int32_t *own = t.block_tables + static_cast<size_t>(tiles[i].row) * t.stride;
+        for (int at = first_block(s, tiles[i].begin, group); at < bundle.num_shared; ++at)
+            if (own[at] != first[at]) return -1;
+    }
+    return leader;
 }
 
 // Fills the last bundle, which has room for `room` more tokens, then new ones of `most`. Returns the remaining room.
@@ -419,6 +475,7 @@ void Program::fill_row_tables(const Step &s) {
 void Program::prepare(const Step &step) {
     cut_queries(step);
     if (!row_caches_.empty()) fill_row_tables(step);
+    if (!states_.empty()) find_saves(step);
     for (int i = static_cast<int>(scratch_.size()); i < pool_->size(); ++i)
         scratch_.push_back(take(sizeof(float) * scratch_floats_));
     for (auto &instruction : instructions_) instruction->prepare(step, pool_->size());

@@ -66,6 +66,13 @@ struct CacheSpec {
     KvFormat format;
     int num_heads, key_dim, value_dim, window, chunk;
     int latent_dim = 0;  // see KvCache
+    int group = 0;       // 0: blocks of all tokens; else what add_window returned
+};
+
+// Layers whose queries read no token further back than `window`, their own included. They have block tables of their
+// own, and a cache of so many blocks.
+struct WindowGroup {
+    int window, num_blocks;
 };
 
 // Queries, keys and values of one step, and the sizes of bidirectional attention over them.
@@ -113,26 +120,59 @@ struct ExpertOperands {
     bool is_on_input;
 };
 
+// What delta_rule reads. `work`: room for what its tiles share, see DeltaPrepareArgs.
+struct DeltaOperands {
+    View q, k, v, decay, beta, work;
+};
+
+struct DeltaSizes {
+    int num_heads;  // of keys
+    bool is_unit;   // queries and keys are divided by their lengths
+    float scale, eps;
+};
+
+// What state_scan reads. `work`: see ScanPrepareArgs.
+struct ScanOperands {
+    View x, dt, b, c, work;
+};
+
+// Vectors of state_scan by index, < 0: none; and the bounds of its time steps.
+struct ScanVectors {
+    int rate, bias, skip;
+    float low, high;
+};
+
 struct Bounds {
     int max_tokens, max_rows, max_logits, max_blocks, num_blocks, block_tokens;
 };
 
+// Where the caches of a group have the tokens of a step.
+struct Tables {
+    const int32_t *slots;         // [T]
+    const int32_t *block_tables;  // [R][stride] of a window group, entries behind the window are undefined
+    const int32_t *copies;        // [C][3]
+    int stride, num_copies;
+};
+
 // The arrays of a step: T tokens, R rows, L logits; see Batch in Python.
 struct Step {
-    int num_tokens, num_rows, num_logits, table_stride, num_copies, num_grouped, max_top;
-    const int32_t *token_ids, *positions, *slots, *row_of_token;  // [T]
+    int num_tokens, num_rows, num_logits, num_grouped, max_top;
+    const int32_t *token_ids, *positions, *row_of_token;           // [T]
     const int32_t *starts;                                         // [R + 1]
     const int32_t *lengths;                                        // [R]
-    const int32_t *block_tables;                                   // [R][table_stride]
     const int32_t *logits_at;                                      // [L]
-    const int32_t *copies;                                         // [C][3]
     const int32_t *groups;                                         // [M][3]
     const int32_t *num_top;                                        // [L] how many of the likeliest tokens
     float *logits;                                                 // [L][vocab]
     int32_t *top_tokens;                                           // [L][max_top]
     float *top_logits;                                             // [L][max_top]
 
+    const int32_t *sources, *targets;                              // [R] slots of states; null: none
+    const int32_t *saves;                                          // [num_saves][2] token, slot
+    int num_saves;
+
     const std::function<void(int)> *fallback;                      // runs a node outside; null: none does
+    std::vector<Tables> tables;                                    // [0]: of all tokens; then one for each window group
 
     int count(bool at_logits) const { return at_logits ? num_logits : num_tokens; }
 };
@@ -225,7 +265,9 @@ class Program {
     int add_vector(const float *numbers, int count);
     int add_rows(int dim, bool for_logits);
     int add_quants(int dim, bool for_logits);
+    int add_window(WindowGroup group);  // before its caches
     int add_cache(const CacheSpec &spec);
+    int add_states(const StateLayout &layout, int num_states);
 
     // Use the kernels of another variant for products with matrices of this format. They must round alike.
     void multiply_with(Format format, const Kernels &kernels);
@@ -252,6 +294,10 @@ class Program {
     void head(int matrix, int bias, float factor, float cap, View x, int quants);
     void route(const RouteRule &rule, View work, View weights, View chosen);  // logits: the first columns of `work`
     void experts(const ExpertStacks &stacks, const ExpertOperands &operands);
+    void short_conv(int states, View x, int weight, int bias, View out);
+    void delta_rule(int states, const DeltaOperands &operands, const DeltaSizes &sizes, View out);
+    void log_decay(View x, int rate, int bias, View out);
+    void state_scan(int states, const ScanOperands &operands, const ScanVectors &vectors, View out);
     void call(int index, bool at_logits);  // Step::fallback with this index, if the step has such rows
     void output(View x);  // logits that other instructions made
 
@@ -259,6 +305,8 @@ class Program {
     void launch(const Step &step);
     size_t release_blocks(const int32_t *blocks, int count);  // ascending; returns how many bytes were released
     void store_kv(int cache, const int32_t *slots, const float *k, const float *v, int num_tokens);
+    void store_state(int states, int slot, const float *numbers);
+    void load_state(int states, int slot, float *numbers);
     void poke(View to, const float *numbers, int num_rows);
     void peek(View from, float *numbers, int num_rows) const;
 
@@ -271,6 +319,8 @@ class Program {
     int bundle_tokens() const { return bundle_tokens_; }  // at most
     const QueryTile *tiles_of(const Bundle &bundle) const { return query_tiles_.data() + bundle.first; }
     const RowTables &row_tables() const { return row_tables_; }
+    // The tile of a bundle in whose table the caches of a group find the bundle's shared blocks; -1: rows share none.
+    int leader(int group, size_t bundle) const { return group ? leaders_[group - 1][bundle] : 0; }
     void fall_back(const Step &step, int index);
     void fail(const char *what);  // of a step, by an instruction that runs alone
     float *scratch(int thread) { return reinterpret_cast<float *>(scratch_[thread].data()); }
@@ -285,6 +335,8 @@ class Program {
     Rows rows(View view) const;
     QuantRows quants(int id, int dim) const;  // none for id < 0
     KvCache cache(int id) const;
+    States states(int id) const;
+    RowSpan row_span(const Step &step, int row) const;
 
   private:
     struct Buffer {
@@ -299,6 +351,7 @@ class Program {
     struct CacheMemory {
         Pages pages;
         size_t block_bytes;
+        int group;
     };
     // Keys and values of one step. Layers of the same shape use it one after the other.
     struct RowCache {
@@ -312,7 +365,9 @@ class Program {
     int append(Matrix matrix, const uint8_t *data);
     int rows_for(bool for_logits) const { return for_logits ? bounds_.max_logits : bounds_.max_tokens; }
     void append(std::unique_ptr<Instruction> instruction) { instructions_.push_back(std::move(instruction)); }
-    void append_token_wise(bool at_logits, const TokenBody &body);
+    // Token-wise neighbours become one instruction, unless `joins` is false: a body whose rows are not those of tokens
+    // would overwrite what other items have yet to read.
+    void append_token_wise(bool at_logits, const TokenBody &body, bool joins = true);
     void append_likeliest(Rows maxima);
     void scale_inputs(const ExpertOperands &x, const Output &to);
     bool at_logits(View rows, int quants = -1) const;
@@ -321,13 +376,22 @@ class Program {
     bool fetch(size_t from, Fetched &done, int thread) const;
     void check(const Step &step) const;
     void check_row(const Step &step, int row) const;
+    void check_table(const Step &step, int row, int group) const;
+    void check_copies(const Step &step, int group) const;
+    int num_blocks(int group) const { return group ? windows_[group - 1].num_blocks : bounds_.num_blocks; }
+    int first_block(const Step &step, int token, int group) const;
     void copy_blocks(const Step &step);
     void check_groups(const Step &step) const;
+    void check_states(const Step &step) const;
+    void find_saves(const Step &step);
+    float *table(size_t count);
+    const float *spread_rates(const StateLayout &layout, const float *rates, int dim);
     KvCache row_cache(int num_heads, int key_dim, int value_dim, int window);
     void append_attend(AttendArgs args, const AttendExtras &extras, bool is_within_rows);
     void fill_row_tables(const Step &step);
     void cut_queries(const Step &step);
     int cut_row(const Step &step, int row, int num_shared, int most, int room);
+    int find_leader(const Step &step, const Bundle &bundle, int group) const;
 
     const Kernels &kernels_;
     std::array<const Kernels *, NUM_FORMATS> product_kernels_;
@@ -344,12 +408,17 @@ class Program {
     std::vector<Memory> scratch_;
     std::vector<Vector> vectors_;
     std::vector<Buffer> rows_, quants_;
+    std::vector<WindowGroup> windows_;
     std::vector<KvCache> caches_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
     std::vector<QueryTile> query_tiles_;
     std::vector<Bundle> bundles_;
+    std::vector<std::vector<int>> leaders_;  // of each window group: see `leader`
     int bundle_tokens_ = 1;
     std::vector<RowCache> row_caches_;
+    std::vector<States> states_;
+    std::vector<Memory> tables_;    // states, and weights in the layouts of recurrent layers
+    std::vector<int> first_saves_;  // of this step's rows
     RowTables row_tables_;
     std::exception_ptr failure_;  // of the step's first call that threw
     Epoch progress_;  // grows whenever an instruction is finished

@@ -1,0 +1,161 @@
+"""How many blocks each cache group gets, and how many states there are, in one budget of memory.
+
+A request of C tokens holds
+    all C tokens          in the layers that keep all of them: the blocks of tokens
+    window + chunk tokens in each window group, at most: the window before a chunk of its prompt, and the chunk
+    one state             in the recurrent layers
+A cached prefix that a request can resume from needs its tokens, a window in each group, and a checkpoint: a state too.
+The number of blocks of tokens is chosen by the budget; `plan_cache` derives the rest from it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+from quire.config import BadSetting, Config
+from quire.devices.base import WindowLimits
+from quire.ops.cache import CacheSpec, State
+from quire.types.formats import KV_FORMATS
+
+REQUESTS = 4  # running or cached, for each whole context of blocks: few are as long as the longest context
+EXTRA_SHARE = 0.25  # of the bytes of the blocks of tokens: what a group may take so that all rows can run
+MOST_NODES = 1 << 17  # blocks of tokens where no layer stores any: then they only number the nodes of the prefix tree
+
+
+class WindowBytes(NamedTuple):
+    """The layers whose queries read no further back than `window` tokens."""
+
+    window: int
+    block: int  # bytes of one block, over these layers
+
+
+@dataclass(frozen=True, slots=True)
+class CacheBytes:
+    """Bytes of one block and of one state of a model, over all of its layers."""
+
+    tokens: int  # one block of the layers that keep all tokens; 0: there are none
+    windows: tuple[WindowBytes, ...] = ()  # ascending
+    state: int = 0  # 0: no layer has a state
+
+    def within(self, longest: int) -> CacheBytes:
+        """For texts up to `longest`: layers whose window is not much shorter keep all tokens, like those without one.
+
+        Their blocks would be freed so late that a group would not take less memory.
+        """
+        groups = tuple(each for each in self.windows if REQUESTS * each.window < longest)
+        kept = sum(each.block for each in self.windows if each not in groups)
+        return CacheBytes(self.tokens + kept, groups, self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """Blocks of each group, and slots for states."""
+
+    sizes: CacheBytes
+    num_blocks: int  # of all tokens; 0: as many as fit, which the device finds out
+    windows: tuple[WindowLimits, ...] = ()  # those of `sizes`
+    num_states: int = 0
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of the window groups and the states: they keep their size when the number of blocks changes."""
+        pairs = zip(self.windows, self.sizes.windows, strict=True)
+        return sum(group.num_blocks * size.block for group, size in pairs) + self.num_states * self.sizes.state
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of everything."""
+        return self.num_blocks * self.sizes.tokens + self.group_bytes
+
+
+def cache_bytes(specs: Sequence[CacheSpec], config: Config, frees_windows: bool) -> CacheBytes:
+    """Return the bytes of blocks and states. A model whose heads the KV format cannot hold is refused."""
+    kv_format = KV_FORMATS[config.cache.kv_dtype]
+    values: dict[int | None, int] = {}
+    for spec in specs:
+        if any(size % kv_format.num_values for size in spec.vectors):
+            raise BadSetting(
+                f"kv_dtype is {kv_format.name!r}, which stores values in blocks of {kv_format.num_values}; "
+                f"the heads of this model have {min(spec.vectors)}. Choose f16 or bf16.",
+                field="kv_dtype",
+            )
+        if not isinstance(spec, State):
+            reach = spec.reach if frees_windows else None
+            values[reach] = values.get(reach, 0) + spec.values_per_token
+    blocks = {
+        reach: count // kv_format.num_values * kv_format.num_bytes * config.cache.block_tokens
+        for reach, count in values.items()
+    }
+    windows = tuple(WindowBytes(reach, blocks[reach]) for reach in sorted(each for each in blocks if each is not None))
+    state = sum(spec.num_bytes for spec in specs if isinstance(spec, State))
+    return CacheBytes(blocks.get(None, 0), windows, state)
+
+
+def context_blocks(config: Config) -> int:
+    """Return the blocks of one whole context."""
+    return -(-config.scheduler.max_context // config.cache.block_tokens)
+
+
+def plan_cache(sizes: CacheBytes, config: Config, num_blocks: int) -> CachePlan:
+    """Plan the window groups and the states beside so many blocks of tokens."""
+    sizes = sizes.within(config.scheduler.max_context)
+    contexts, spare = num_blocks / context_blocks(config), int(EXTRA_SHARE * num_blocks * sizes.tokens)
+    windows = tuple(_plan_window(each, config, (num_blocks, contexts, spare)) for each in sizes.windows)
+    num_states = 0
+    if sizes.state:
+        planned = max(2, ceil(2 * REQUESTS * contexts))  # each with a state and a checkpoint
+        cheap = min(useful_states(config, num_blocks), spare // sizes.state)
+        num_states = config.cache.num_states or max(planned, cheap)
+    if not sizes.tokens:
+        num_blocks = _free_blocks(config, num_blocks, windows, num_states)
+    return CachePlan(sizes, num_blocks, windows, num_states)
+
+
+def _plan_window(each: WindowBytes, config: Config, blocks: tuple[int, float, int]) -> WindowLimits:
+    """Return the blocks of a window group: a step's tokens, and windows. More than those of tokens are never needed."""
+    num_blocks, contexts, spare = blocks
+    tokens = config.cache.block_tokens
+    step = -(-config.scheduler.max_step_tokens // tokens) + 1  # and one that a head is copied to
+    window = -(-each.window // tokens) + 1  # it begins and ends inside blocks
+    rows = min(config.scheduler.max_rows * window, spare // each.block)
+    return WindowLimits(each.window, min(num_blocks, step + max(ceil(REQUESTS * contexts) * window, rows)))
+
+
+def useful_states(config: Config, num_blocks: int) -> int:
+    """Return the states beyond which more would not help: for each row one that it runs with, and checkpoints at the
+    ends of its prompt and of its answer; and those inside long prompts."""
+    every = config.cache.checkpoint_every
+    inside = num_blocks * config.cache.block_tokens // every if every else 0
+    return 3 * config.scheduler.max_rows + inside
+
+
+def plan_states(sizes: CacheBytes, config: Config, num_bytes: int | None) -> CachePlan:
+    """Plan the cache of a device that fills its own memory with blocks: states that are useful, in at most `num_bytes`.
+
+    None: the size of its memory is not known.
+    """
+    num_blocks, num_states = config.cache.num_blocks or 0, config.cache.num_states
+    if not sizes.state:
+        return CachePlan(sizes, num_blocks)
+    if num_states is None:
+        num_states = useful_states(config, num_blocks or config.scheduler.max_rows * context_blocks(config))
+        if num_bytes is not None:
+            num_states = max(2, min(num_states, num_bytes // sizes.state))
+    return CachePlan(sizes, num_blocks, num_states=num_states)
+
+
+def blocks_within(sizes: CacheBytes, config: Config, num_bytes: int, most: int) -> int:
+    """Return the most blocks of tokens, up to `most`, that fit into these bytes with what is planned beside them."""
+    return bisect_right(range(1, most + 1), num_bytes, key=lambda count: plan_cache(sizes, config, count).num_bytes)
+
+
+def _free_blocks(config: Config, num_blocks: int, windows: Sequence[WindowLimits], num_states: int) -> int:
+    """Return the blocks of tokens where they take no memory: a whole context for each text that can be resumed."""
+    one, tokens = context_blocks(config), config.cache.block_tokens
+    counts = [each.num_blocks // (-(-each.window // tokens) + 1) for each in windows]
+    counts += [num_states] if num_states else []
+    return max(num_blocks, min(MOST_NODES, min(counts, default=1) * one))
