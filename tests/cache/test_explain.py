@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from quire.cache.explain import Cause
+from quire.cache.kv_cache import KVCache
 from quire.types.request import CacheKey
-from tests.cache.serving import KEY, make_cache, serve, tokens
+from tests.cache.serving import KEY, begin, make_cache, serve, tokens
 
 pytestmark = pytest.mark.pure
 
@@ -63,3 +64,30 @@ def test_explain_changes_nothing():
     before = cache.stats(), cache.snapshot()
     cache.explain(tokens(1, 2, 9), KEY)
     assert (cache.stats(), cache.snapshot()) == before
+
+
+def test_explain_names_the_last_state_that_was_kept():
+    cache = KVCache(16, 4, num_states=4)
+    first, second = tokens(*range(12), 50, 51, 52, 53), tokens(*range(12), 60, 61)
+    lease = begin(cache, first)
+    cache.want(lease, 5)
+    cache.take_saves(lease, 0, 16, 0.0)
+    cache.release(lease, first, 16, 0.0)
+    answer = cache.explain(second, KEY)
+    assert (answer.cause, answer.num_hit, answer.num_in_tree) == (Cause.NO_CHECKPOINT, 5, 12)
+    assert str(answer) == (
+        "5 of 14 tokens were cached; 7 more are in the tree, but the last state that was kept is at position 5."
+    )
+    answer = cache.explain(tokens(0, 1, 2, 99), KEY)
+    assert (answer.num_hit, answer.num_in_tree) == (0, 3) and "no state was kept there" in str(answer)
+    answer = cache.explain(first, KEY)
+    assert (answer.cause, answer.num_hit, answer.num_in_tree) == (Cause.WHOLE, 15, 16)
+
+
+def test_explain_reports_evicted_blocks_of_a_window():
+    cache = KVCache(16, 4, windows=[(6, 3)])
+    serve(cache, tokens(*range(12)))
+    other = begin(cache, tokens(*range(50, 58)))
+    answer = cache.explain(tokens(*range(12), 1), KEY)
+    assert other.windows and (answer.cause, answer.num_hit, answer.num_in_tree) == (Cause.WINDOW_EVICTED, 0, 12)
+    assert "12 more are in the tree, but blocks of a window" in str(answer)

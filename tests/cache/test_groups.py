@@ -11,7 +11,16 @@ from array import array
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
 
 from quire.cache.checkpoints import CheckpointSpacing
 from quire.cache.kv_cache import Hit, KVCache, Lease, Promise
@@ -28,8 +37,14 @@ GROUPS = {
     "window and state": {"windows": [(3, 9)], "num_states": 4},
     "two windows and state": {"windows": [(2, 8), (7, 10)], "num_states": 6},
 }
-prompts = st.lists(st.integers(1, 2), min_size=1, max_size=14).map(tuple)
-keys = st.sampled_from([CacheKey(salt="a"), CacheKey(salt="b")])
+BASE = (1, 2, 1, 1, 2, 2, 1, 2, 2, 1, 1, 1)
+prompts = st.builds(  # nearly all share a prefix
+    lambda num_shared, rest: BASE[:num_shared] + tuple(rest),
+    st.integers(0, len(BASE)),
+    st.lists(st.integers(1, 2), min_size=1, max_size=4),
+)
+keys = st.sampled_from([CacheKey(salt="a")] * 3 + [CacheKey(salt="b")])
+counts = st.sampled_from([1, 3, 8, 16])  # tokens of a step
 sessions = st.none() | st.sampled_from(["s", "t"])
 pins = st.builds(
     lambda at, size, rank, ttl: Pin(at, at + size, rank, ttl),
@@ -111,8 +126,9 @@ class GroupsAgainstMemory(RuleBasedStateMachine):
 
     # ── requests ──
 
-    @rule(target=requests, prompt=prompts, key=keys, pins=st.lists(pins, max_size=1).map(tuple))
-    def begin(self, prompt: Text, key: CacheKey, pins: tuple[Pin, ...]) -> object:
+    @rule(target=requests, prompt=prompts, key=keys, pins=st.lists(pins, max_size=1).map(tuple), count=counts)
+    def begin(self, prompt: Text, key: CacheKey, pins: tuple[Pin, ...], count: int) -> object:
+        """Start a request and run its first step."""
         tokens = array("I", prompt)
         hit = self.cache.match(tokens, key, len(prompt) - 1, self.hits.get((prompt, key)))
         assert hit == self.cache.match(tokens, key, len(prompt) - 1), "an earlier hit changes the result"
@@ -123,10 +139,11 @@ class GroupsAgainstMemory(RuleBasedStateMachine):
             return multiple()
         lease = self.cache.lease(hit, tokens, key, self.now, pins)
         assert lease.num_hit <= hit.num_tokens
-        self.running.append(Request(prompt, lease))
-        return self.running[-1]
+        self.running.append(request := Request(prompt, lease))
+        self.plan(request, count, [])
+        return request
 
-    @rule(request=requests, count=st.integers(1, 9), more=st.lists(st.integers(1, 2), max_size=3))
+    @rule(request=requests, count=counts, more=st.lists(st.integers(1, 2), max_size=3))
     def plan(self, request: Request, count: int, more: list[int]) -> None:
         """Plan a step, which the memory runs at once; its result is committed later."""
         if request.has_ended:
@@ -234,15 +251,16 @@ class GroupsAgainstMemory(RuleBasedStateMachine):
         request.has_ended = True
         self.running.remove(request)
 
-    @rule(prompt=prompts, key=keys, session=sessions, count=st.integers(1, 14))
+    @rule(prompt=prompts, key=keys, session=sessions, count=counts)
     def serve(self, prompt: Text, key: CacheKey, session: str | None, count: int) -> None:
         """Run a whole request, so that the tree fills up."""
-        request = self.begin(prompt, key, ())
-        for _ in range(len(prompt)):
+        request = self.begin(prompt, key, (), count)
+        for _ in range(len(prompt) + 1):
             if isinstance(request, Request):
-                self.plan(request, count, [])
                 self.commit(request)
+                self.plan(request, count, [])
         if isinstance(request, Request):
+            self.commit(request)
             self.release(request, session, gives_state=True)
 
     # ── the rest ──
@@ -267,6 +285,7 @@ class GroupsAgainstMemory(RuleBasedStateMachine):
     def resize(self, num_blocks: int) -> None:
         self.cache.resizing.start(num_blocks, self.now)
 
+    @precondition(lambda self: hasattr(self, "cache") and len(self.cache.snapshot()) > 8)  # else the tree stays small
     @rule()
     def clear(self) -> None:
         self.cache.clear(self.now)

@@ -14,7 +14,8 @@ from quire.cache.blocks import BlockPool
 from quire.cache.checkpoints import Checkpoints
 from quire.cache.lease import NO_SLOT, Hit, Lease, StateLease, WindowLease
 from quire.cache.radix import NO_BLOCK, PrefixTree
-from quire.cache.windows import WindowGroup
+from quire.cache.stats import ColumnStats
+from quire.cache.windows import WindowColumn
 from quire.types.events import CacheEvent, CheckpointStored
 from quire.types.request import CacheKey, Pin
 from quire.types.step import CopyBlock
@@ -33,7 +34,7 @@ class Columns:
     """Window groups and checkpoints. Only the cache and its parts call it."""
 
     def __init__(
-        self, tree: PrefixTree, nodes: BlockPool, windows: tuple[WindowGroup, ...], states: Checkpoints | None
+        self, tree: PrefixTree, nodes: BlockPool, windows: tuple[WindowColumn, ...], states: Checkpoints | None
     ) -> None:
         self._tree = tree
         self._nodes = nodes
@@ -146,17 +147,17 @@ class Columns:
             if rest:
                 self._copy_head(group, fork.windows[-1], source, rest, now)
 
-    def _forked_blocks(self, group: WindowGroup, window: WindowLease, lease: Lease, num_tokens: int) -> list[int]:
+    def _forked_blocks(self, group: WindowColumn, window: WindowLease, lease: Lease, num_tokens: int) -> list[int]:
         """Return the window's blocks before `num_tokens`, the last one partly filled; NO_BLOCK where there is none."""
         first, end = group.first_place(num_tokens), -(-num_tokens // self._tree.block_tokens)
         return [self._forked_block(group, window, lease, place) for place in range(first, end)]
 
-    def _forked_block(self, group: WindowGroup, window: WindowLease, lease: Lease, place: int) -> int:
+    def _forked_block(self, group: WindowColumn, window: WindowLease, lease: Lease, place: int) -> int:
         if place >= window.first:
             return window.blocks[place]
         return NO_BLOCK if lease.is_private or place >= len(lease.path) else group.block_of(lease.path[place])
 
-    def _copy_head(self, group: WindowGroup, window: WindowLease, source: int, num_tokens: int, now: float) -> None:
+    def _copy_head(self, group: WindowColumn, window: WindowLease, source: int, num_tokens: int, now: float) -> None:
         group.pool.hold((source,), now)
         target = group.pool.take(1, now)
         assert target is not None, "no window block is free: can_start must be called first"
@@ -241,7 +242,7 @@ class Columns:
         for group, window in zip(self.windows, lease.windows, strict=True):
             group.pool.release(reversed(window.blocks[window.first :]), now)
 
-    def _store_block(self, group: WindowGroup, lease: Lease, node: int, block: int, place: int, now: float) -> None:
+    def _store_block(self, group: WindowColumn, lease: Lease, node: int, block: int, place: int, now: float) -> None:
         if group.store(node, block, lease.key):
             for pin in lease.pins:
                 group.pin(node, pin, place * self._tree.block_tokens, now)
@@ -303,6 +304,18 @@ class Columns:
                 group.drop(node)
         if self.states is not None:
             self.states.clear()
+
+    def stats(self) -> ColumnStats:
+        """Return figures for metrics."""
+        states = self.states
+        return ColumnStats(
+            num_window_blocks=sum(group.pool.num_blocks for group in self.windows),
+            num_held_window_blocks=sum(group.pool.num_held for group in self.windows),
+            num_cached_window_blocks=sum(group.pool.num_cached for group in self.windows),
+            num_states=0 if states is None else states.pool.num_blocks,
+            num_held_states=0 if states is None else states.pool.num_held,
+            num_checkpoints=0 if states is None else states.num_checkpoints,
+        )
 
     def events(self, nodes: Iterable[tuple[int, CacheKey]], sequence: int) -> list[CacheEvent]:
         """Return the events that build the columns beside these nodes and their owners."""

@@ -31,8 +31,8 @@ from quire.cache.pins import Pins
 from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.resizing import Resizing
 from quire.cache.sessions import Sessions
-from quire.cache.stats import CacheStats
-from quire.cache.windows import WindowGroup
+from quire.cache.stats import NO_COLUMNS, CacheStats
+from quire.cache.windows import WindowColumn
 from quire.cache.writer import TreeWriter
 from quire.types.events import CacheEvent
 from quire.types.request import CacheKey, Pin
@@ -63,7 +63,7 @@ class KVCache:
         self._pool = BlockPool(num_blocks, tree, self._record_removed)
         self.pending: set[int] = set()  # promised, and not known to be computed: not to be copied
         groups = tuple(
-            WindowGroup(number, *size, tree, self.history, self.pending) for number, size in enumerate(windows, 1)
+            WindowColumn(number, *size, tree, self.history, self.pending) for number, size in enumerate(windows, 1)
         )
         self._states = Checkpoints(num_states, tree, self.history, spacing) if num_states else None
         self._columns = Columns(tree, self._pool, groups, self._states) if groups or num_states else None
@@ -164,7 +164,7 @@ class KVCache:
         copy = CopyBlock(lease.blocks[num_whole], target[0], rest) if rest else None
         path = lease.path[:num_whole]
         fork = Lease(lease.key, num_tokens, lease.pins, lease.blocks[:num_whole] + target, path, num_tokens, copy)
-        fork.is_private = lease.is_private
+        fork.is_private, fork.first_twin = lease.is_private, lease.twin_before(num_whole)
         self._pool.hold(fork.blocks[:num_whole] + fork.twins() + lease.blocks[num_whole : num_whole + bool(rest)], now)
         if columns is not None:
             columns.fork(lease, fork, num_tokens, now)
@@ -192,6 +192,10 @@ class KVCache:
                 return False
             lease.blocks += blocks
         return True
+
+    def detach(self, lease: Lease, now: float) -> None:
+        """Add no more blocks of a lease to the tree, so that it holds no equal ones beside its own."""
+        self._writer.detach(lease, now)
 
     def promise(self, lease: Lease, tokens: array[int], num_tokens: int, now: float) -> Promise:
         """Let others find the full blocks of the first `num_tokens`, which the step being planned computes.
@@ -314,7 +318,7 @@ class KVCache:
 
     def explain(self, tokens: array[int], key: CacheKey) -> Explanation:
         """Explain the result of `match`. It reveals other tenants' salts: for operators, not for tenants."""
-        return explain(self._tree, self.history, tokens, key)
+        return explain(self._tree, self._columns, self.history, tokens, key)
 
     def snapshot(self) -> list[CacheEvent]:
         """Return the events that build the present tree, parents first, all with the newest sequence number."""
@@ -338,6 +342,7 @@ class KVCache:
             queried_tokens=self._queried_tokens,
             hit_tokens=self._hit_tokens,
             sequence=self.history.sequence,
+            columns=NO_COLUMNS if self._columns is None else self._columns.stats(),
         )
 
     def check(self) -> None:
@@ -345,11 +350,8 @@ class KVCache:
         self._tree.check()
         holds = Counter(self.sessions.held_blocks())
         for lease in self._leases.values():
-            holds.update(lease.blocks)
-            holds.update(lease.twins())
-            if lease.copy is not None:
-                holds[lease.copy.source] += 1
-            assert lease.is_private or all(block in self._tree for block in lease.path)
+            lease.check(self._tree)
+            holds.update(lease.held_blocks())
         self._pool.check(holds)
         for block in holds:
             parent = self._tree.parent(block)

@@ -6,6 +6,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnStats:
+    """Blocks of all window groups by state, and state slots: all zero for a model without them."""
+
+    num_window_blocks: int = 0
+    num_held_window_blocks: int = 0
+    num_cached_window_blocks: int = 0
+    num_states: int = 0
+    num_held_states: int = 0
+    num_checkpoints: int = 0  # states in the tree
+
+
+NO_COLUMNS = ColumnStats()
+
+
+@dataclass(frozen=True, slots=True)
 class CacheStats:
     """Blocks by state, and prefix hits since the start."""
 
@@ -17,3 +32,4 @@ class CacheStats:
     queried_tokens: int
     hit_tokens: int
     sequence: int  # of the newest event
+    columns: ColumnStats = NO_COLUMNS

@@ -8,15 +8,15 @@ behind it stay cached until they are evicted, the ones released first before oth
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 
 from quire.cache.blocks import BlockPool
 from quire.cache.history import History, StoredBlock
-from quire.cache.radix import NO_BLOCK, PrefixTree
+from quire.cache.radix import NO_BLOCK, PrefixTree, common_head
 from quire.types.request import CacheKey, Pin
 
 
-class WindowGroup:
+class WindowColumn:
     """The pool and the column of one window size. Only `Columns` calls it."""
 
     def __init__(
@@ -63,14 +63,14 @@ class WindowGroup:
     def resume(self, path: Sequence[int], at: int) -> int:
         """Return the last position, up to `at`, before which the path has all blocks of the window."""
         size, column = self._tree.block_tokens, self._block_of
-        if at % size and self.head_block(path, at) == NO_BLOCK:
-            at -= at % size
-        place, first = at // size - 1, self.first_place(at)
-        while place >= first:
+        place, rest = divmod(at, size)
+        if rest and column[path[place]] == NO_BLOCK:
+            at = place * size + min(rest, self._shared_head(path[place]))
+        first = self.first_place(at)
+        while (place := place - 1) >= first:
             if column[path[place]] == NO_BLOCK:
-                at = place * size
+                at = place * size + self._shared_head(path[place])
                 first = self.first_place(at)
-            place -= 1
         return at
 
     def head_block(self, path: Sequence[int], at: int) -> int:
@@ -78,10 +78,19 @@ class WindowGroup:
         place, num_tokens = divmod(at, self._tree.block_tokens)
         block = self._block_of[path[place]]
         if block == NO_BLOCK:
-            others = self._tree.siblings_with_head(path[place], num_tokens)
-            found = (self._block_of[node] for node in others if node not in self._pending)
-            block = next((other for other in found if other != NO_BLOCK), NO_BLOCK)
+            block = next((self._block_of[node] for node in self._similar(path[place], num_tokens)), NO_BLOCK)
         return block
+
+    def _shared_head(self, node: int) -> int:
+        """Return how many of a node's first tokens another node with a block begins with."""
+        chunk = self._tree.chunk
+        return max((common_head(chunk(node), chunk(other)) for other in self._similar(node, 1)), default=0)
+
+    def _similar(self, node: int, num_tokens: int) -> Iterator[int]:
+        """Yield the siblings with a computed block that begin with the node's first `num_tokens` tokens."""
+        for other in self._tree.siblings_with_head(node, num_tokens):
+            if self._block_of[other] != NO_BLOCK and other not in self._pending:
+                yield other
 
     def held_blocks(self, path: Sequence[int], at: int) -> list[int]:
         """Return the whole blocks that a request resuming at `at` reads."""

@@ -10,7 +10,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Protocol, assert_never
 
 import numpy as np
@@ -220,7 +220,8 @@ class EngineCore:
             case Explain(tokens, key):
                 why = self._cache.explain(array("I", tokens), key)
                 ago = None if why.evicted_at is None else now - why.evicted_at
-                return Explained(why.num_tokens, why.num_hit, why.cause, why.prompt_token, why.cached_token, ago)
+                ends = (why.prompt_token, why.cached_token, ago)
+                return Explained(why.num_tokens, why.num_hit, why.cause, *ends, num_in_tree=why.num_in_tree)
             case PinPrefix(tokens, key, pin):
                 return Changed(self._cache.pins.add(array("I", tokens), key, pin, now))
             case UnpinPrefix(tokens, key):
@@ -355,6 +356,7 @@ class EngineCore:
             num_free_blocks=blocks.num_free,
             num_held_blocks=blocks.num_held,
             num_cached_blocks=blocks.num_cached,
+            **asdict(blocks.columns),
             num_sessions=blocks.num_sessions,
             queried_tokens=blocks.queried_tokens,
             hit_tokens=blocks.hit_tokens,

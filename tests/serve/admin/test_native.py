@@ -99,6 +99,7 @@ def test_the_cache_explains_why_a_prompt_hits_or_misses(server):
     other = post(server, "/v1/cache/explain", prompt=TEXT.replace("long song", "short tune"))
     assert other["cause"] == "diverged" and 0 < other["num_hit"] < other["num_tokens"]
     assert "'" in other["explanation"] and str(other["num_hit"]) in other["explanation"]
+    assert other["num_in_tree"] == other["num_hit"]
     foreign = post(server, "/v1/cache/explain", prompt=TEXT, salt="mine")
     assert foreign["cause"] == "other_salt" and foreign["num_hit"] == 0
 
@@ -123,6 +124,7 @@ def test_a_flush_forgets_everything(server):
     assert post(server, "/v1/cache/flush", model="toy")["num_flushed_blocks"] > 0
     said = server.http.get("/v1/cache").json()["models"]["toy"]
     assert said["num_cached_blocks"] == 0 and said["num_free_blocks"] == said["num_blocks"] == NUM_BLOCKS
+    assert said["num_states"] == said["num_checkpoints"] == said["num_window_blocks"] == 0
 
 
 def test_every_path_is_described_once_and_with_a_schema_that_is_one(server):

@@ -28,9 +28,10 @@ SHOWN = (
     "num_free_blocks",
     "num_held_blocks",
     "num_cached_blocks",
-    "windows",
+    "num_window_blocks",
+    "num_held_window_blocks",
+    "num_cached_window_blocks",
     "num_states",
-    "num_free_states",
     "num_held_states",
     "num_checkpoints",
     "num_sessions",
@@ -43,6 +44,8 @@ ENDINGS = {  # why a hit ends where it ends
     "evicted": "; the rest was cached and was evicted {ago:.1f} s ago.",
     "other_salt": "; the rest is cached for another key, salt or model.",
     "unseen": "; the rest was never computed, or was evicted long ago.",
+    "no_checkpoint": "; {more} more are in the prefix tree, but {kept}.",
+    "window_evicted": "; {more} more are in the prefix tree, but blocks of a window before them were evicted.",
 }
 
 
@@ -74,7 +77,7 @@ async def explain_prompt(service: Service, exchange: Exchange) -> None:
         why: Explained = await engine.ask(Explain(tokens, key))
     if why.cause == "other_salt" and not exchange.key.admin:
         why = replace(why, cause="unseen")  # keys must not learn about each other's prompts
-    await exchange.respond(msgspec.json.encode(_explanation(why, engine.model_text)))
+    await exchange.respond(msgspec.json.encode(explanation(why, engine.model_text)))
 
 
 async def pin_prompt(service: Service, exchange: Exchange) -> None:
@@ -117,12 +120,18 @@ async def _prompt(
         yield engine, prompts[0].tokens, exchange.key.cache_key(ask.terms.salt)
 
 
-def _explanation(why: Explained, model_text: ModelText) -> dict[str, Any]:
+def explanation(why: Explained, model_text: ModelText) -> dict[str, Any]:
+    """Return an explanation as the endpoint's reply, with a sentence."""
     texts = {name: None if token is None else model_text.decode([token]) for name, token in _ends(why).items()}
     sentence = f"{why.num_hit} of {why.num_tokens} tokens are cached" + ENDINGS[why.cause].format(
-        hit=why.num_hit, ago=why.evicted_ago or 0.0, **texts
+        hit=why.num_hit,
+        ago=why.evicted_ago or 0.0,
+        more=why.num_in_tree - why.num_hit,
+        kept=f"the last state that was kept is at position {why.num_hit}" if why.num_hit else "no state was kept there",
+        **texts,
     )
-    reply = {"num_tokens": why.num_tokens, "num_hit": why.num_hit, "cause": why.cause, "explanation": sentence}
+    reply: dict[str, Any] = {"num_tokens": why.num_tokens, "num_hit": why.num_hit, "num_in_tree": why.num_in_tree}
+    reply |= {"cause": why.cause, "explanation": sentence}
     reply |= {f"{name}_token": token for name, token in _ends(why).items() if token is not None}
     return reply | ({} if why.evicted_ago is None else {"evicted_seconds_ago": why.evicted_ago})
 
