@@ -42,6 +42,13 @@ def test_gemma_3_27b_takes_a_sixth_of_its_kv_memory_at_128k_if_blocks_behind_win
     assert published_shape("gemma3:27b") is PUBLISHED["gemma-3-27b"]
 
 
+def test_the_page_on_memory_has_these_numbers() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "MEMORY.md").read_text()
+    for context in (8192, 32768, LONG):
+        sizes = (shape.request_bytes(context) for shape in (replace(GEMMA, frees_windows=False), GEMMA))
+        assert f"| {context:,} | {' | '.join(f'{size / 1e9:.1f} GB' for size in sizes)} |" in page
+
+
 def test_more_long_requests_fit_where_windows_free_memory() -> None:
     shapes = (GEMMA, replace(GEMMA, frees_windows=False))
     fits = [{fit.context: fit.num_requests for fit in memory_of(shape).fits} for shape in shapes]

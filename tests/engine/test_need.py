@@ -20,7 +20,7 @@ from quire.engine.messages import (
 )
 from quire.engine.need import WHOLE, Budget, Need, Share, budget_bytes, budget_of, memory_need, need_of
 from quire.models.draw import draw
-from quire.runner.cache_plan import CacheBytes
+from quire.runner.cache_plan import CacheBytes, WindowBytes
 from quire.runner.memory import limits_of, with_kv_format
 from quire.types.output import Finished
 from quire.types.request import GenerateRequest, SamplingParams
@@ -34,6 +34,21 @@ def test_the_longest_context_is_what_the_memory_holds():
     assert NEED.bytes_for(160) == 1100 and NEED.bytes_for(17) == 1020
     assert [NEED.longest(size) for size in (0, 1000, 1019, 1020, 5000)] == [0, 0, 16, 32, 160]
     assert NEED.most_bytes(160, 100_000) == 1800 and NEED.most_bytes(160, 1700) == 1425
+
+
+@pytest.mark.pure
+def test_windows_and_states_are_part_of_the_need():
+    config = load({"max_rows": 4, "max_step_tokens": 32}, {})
+    need = Need(1000, CacheBytes(10, (WindowBytes(32, 40),), state=300), config, max_context=4096)
+    one = need.bytes_for(4096)
+    assert one == 1000 + 256 * 10 + (3 + 4 * 3) * 40 + 8 * 300
+    assert need.bytes_for(64) == 1000 + 4 * 50 + 8 * 300  # too short for windows: all layers keep all tokens
+    assert [need.longest(size) for size in (0, 1649, one - 1, one)] == [0, 0, 4080, 4096]
+    for size in (one, one + 5000, 4 * one):
+        count = need.blocks_in(4096, size)
+        assert need.bytes_with(4096, count) <= size < need.bytes_with(4096, count + 1)
+    assert need.blocks_beside(4096, 256, one + 999) == 256 + 99  # window groups and states keep their size
+    assert not Need(1000, CacheBytes(0, state=300), config, 4096).can_resize(4096)
 
 
 @pytest.mark.pure

@@ -3,6 +3,10 @@
 The KV of a token is a fingerprint of all tokens up to it. The device reads it through the block table of the row, so a
 wrong block, a block written twice, a copy too short or a stale table is detected at once. The token that it samples
 depends only on that fingerprint, so a request's output must be the same alone and in any batch.
+
+Window groups and states are checked against the row's own text. A query reads the fingerprints of its window in each
+group; those behind it may be anything. A state is the number of tokens that it has seen and their fingerprint. A part
+that reads something else is an error at once; if an earlier part has failed, its result is wrong, and must be ignored.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from quire.cache.checkpoints import CheckpointSpacing
 from quire.cache.kv_cache import KVCache
 from quire.config import SchedulerConfig
 from quire.scheduler.scheduler import Scheduler
@@ -46,6 +51,20 @@ class Row:
     sample: int
     table: list[int] = field(default_factory=list)
     last_sampled: int | None = None
+    windows: list[dict[int, int]] = field(default_factory=list)  # of each window group: place -> block
+    marks: list[int] = field(default_factory=list)  # the fingerprint at each position of its text
+    source: int | None = None  # slot of its state
+    target: int | None = None
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The cache groups of a model beside that of all tokens."""
+
+    windows: tuple[tuple[int, int], ...] = ()  # window, blocks
+    num_states: int = 0
+    every: int = 4096
+    grain: int = 1
 
 
 @dataclass
@@ -61,17 +80,29 @@ class FakeDevice:
     refuse: Callable[[Part], QuireError | None] = lambda part: None
     num_computed: int = 0
     num_copied: int = 0
+    groups: Groups = Groups()
+    window_slots: list[dict[int, int]] = field(default_factory=list)  # of each window group: slot -> fingerprint
+    states: dict[int, tuple[int, int]] = field(default_factory=dict)  # slot -> tokens seen, their fingerprint
+    misled: set[int] = field(default_factory=set)  # rows that have read what a failed part should have written
+    has_refused: bool = False
+
+    def __post_init__(self) -> None:
+        self.window_slots = [{} for _ in self.groups.windows]
 
     def run(self, plan: StepPlan) -> StepResult:
         for row in plan.leaves:
             del self.rows[row]
         for join in plan.joins:
             assert join.row not in self.rows, "the row is taken"
-            self.rows[join.row] = Row(join.request_id, join.sample)
-        for copy in plan.copies:
-            for slot in range(copy.num_tokens):
-                self.slots[copy.target * self.block_tokens + slot] = self.slots[copy.source * self.block_tokens + slot]
-            self.num_copied += copy.num_tokens
+            self.misled.discard(join.row)
+            self.rows[join.row] = Row(join.request_id, join.sample, windows=[{} for _ in self.groups.windows])
+            if self.groups != Groups():
+                self._extend_marks(self.rows[join.row], 0, join.tokens)
+        self.num_copied += sum(copy.num_tokens for copy in plan.copies)
+        for slots, copies in zip((self.slots, *self.window_slots), (plan.copies, *plan.window_copies), strict=False):
+            for copy in copies:
+                for slot in range(copy.num_tokens):
+                    slots[copy.target * self.block_tokens + slot] = slots[copy.source * self.block_tokens + slot]
         assert len({part.row for part in plan.parts}) == len(plan.parts), "two parts for one row"
         results, attended = [], 0
         for part in plan.parts:
@@ -79,6 +110,8 @@ class FakeDevice:
         for group in plan.groups:
             heads = {tuple(self.rows[row].table[: group.num_blocks]) for row in group.rows if row in self.rows}
             assert len(heads) == 1 and len(heads.pop()) == group.num_blocks and len(group.rows) > 1
+        if self.groups != Groups():
+            self._run_groups(plan)
         for part in plan.parts:
             tokens = self._tokens(part)
             self.num_computed += len(tokens)
@@ -91,6 +124,81 @@ class FakeDevice:
         return StepResult(
             plan.number, tuple(results), self.fixed + self.each * plan.num_tokens + self.context * attended
         )
+
+    def _run_groups(self, plan: StepPlan) -> None:
+        """Write what the step writes in window groups and states, then check what it reads."""
+        for group, number, first, blocks in plan.tables:
+            assert blocks and min(blocks) >= 0
+            self.rows[number].windows[group].update(enumerate(blocks, first))
+        for part in plan.parts:
+            self._extend_marks(self.rows[part.row], part.start, self._tokens(part))
+        for group, slots in enumerate(self.window_slots):
+            written = [(part, *each) for part in plan.parts for each in self._window(part, group, part.start)]
+            assert len({slot for _, slot, _ in written}) == len(written), "two tokens are written to one slot"
+            for part, slot, mark in written:
+                slots[slot] = hash((slot, mark)) if self._is_garbage(part) else mark
+            window, _ = self.groups.windows[group]
+            for part in plan.parts:
+                found = self._window(part, group, max(0, part.start + 1 - window))
+                is_right = all(slots.get(slot) == mark for slot, mark in found)
+                self._check_read(part, is_right, f"a wrong token of window group {group}")
+        if self.groups.num_states:
+            self._run_states(plan)
+
+    def _is_garbage(self, part: Part) -> bool:
+        """Is what this part writes not what it should be?"""
+        has_failed = self.refuse(part) is not None
+        self.has_refused |= has_failed
+        return has_failed or part.row in self.misled
+
+    def _check_read(self, part: Part, is_right: bool, what: str) -> None:
+        if not is_right and not self._is_garbage(part):
+            assert self.has_refused, f"{part.request_id} reads {what}"
+            self.misled.add(part.row)
+
+    def _window(self, part: Part, group: int, first: int) -> list[tuple[int, int]]:
+        """Return the slot and the fingerprint of each token of the part's row from `first` on."""
+        row, size = self.rows[part.row], self.block_tokens
+        end = part.start + len(self._tokens(part))
+        table = row.windows[group]
+        return [(table[at // size] * size + at % size, row.marks[at]) for at in range(first, end)]
+
+    def _run_states(self, plan: StepPlan) -> None:
+        for number, source, target in plan.states:
+            self.rows[number].source, self.rows[number].target = source, target
+        parts = {part.row: part for part in plan.parts}
+        assert {save.row for save in plan.saves} | {change.row for change in plan.states} <= parts.keys()
+        written = [self.rows[number].target for number in parts] + [save.slot for save in plan.saves]
+        assert None not in written and len(set(written)) == len(written), "a slot is written twice"
+        for number, part in parts.items():
+            row = self.rows[number]
+            assert row.source == row.target or row.source not in written, "a row reads what another writes"
+            assert (row.source == -1) == (part.start == 0)
+            if part.start:
+                is_right = self.states.get(row.source or 0) == (part.start, row.marks[part.start - 1])
+                self._check_read(part, is_right, f"a wrong state in slot {row.source}")
+        for number, position, slot in plan.saves:
+            self._save(parts[number], position, slot)
+        for number, part in parts.items():
+            row = self.rows[number]
+            assert row.target is not None
+            self._save(part, part.start + len(self._tokens(part)), row.target)
+            row.source = row.target
+
+    def _save(self, part: Part, position: int, slot: int) -> None:
+        assert 0 <= slot < self.groups.num_states
+        assert part.start < position <= (end := part.start + len(self._tokens(part)))
+        assert position % self.groups.grain == 0 or position == end, "the device cannot save inside its grain"
+        mark = self.rows[part.row].marks[position - 1]
+        self.states[slot] = (-1, 0) if self._is_garbage(part) else (position, mark)
+
+    def _extend_marks(self, row: Row, start: int, tokens: tuple[int, ...]) -> None:
+        del row.marks[start:]
+        assert len(row.marks) == start, "a part begins behind the row's text"
+        mark = row.marks[-1] if row.marks else 0
+        for token in tokens:
+            mark = fingerprint(mark, token)
+            row.marks.append(mark)
 
     def _tokens(self, part: Part) -> tuple[int, ...]:
         if part.tokens is not None:
@@ -110,6 +218,8 @@ class FakeDevice:
                 self.slots[self._slot(row, position)] = hash((part.request_id, position))
             return PartResult(error=error)
         mark = self.slots[self._slot(row, part.start - 1)] if part.start else 0
+        if part.row in self.misled:
+            mark = hash((part.request_id, part.start))
         marks = []
         for position, token in enumerate(tokens, part.start):
             mark = fingerprint(mark, token)
@@ -151,11 +261,20 @@ class Simulator:
     """The engine's loop over simulated time. With `depth` 2, a step is planned before the previous result is known."""
 
     def __init__(
-        self, config: SchedulerConfig, num_blocks: int, block_tokens: int = 16, depth: int = 1, **device: float
+        self,
+        config: SchedulerConfig,
+        num_blocks: int,
+        block_tokens: int = 16,
+        depth: int = 1,
+        groups: Groups = Groups(),  # noqa: B008
+        **device: float,
     ):
-        self.cache = KVCache(num_blocks, block_tokens)
+        spacing = CheckpointSpacing(groups.every, groups.grain)
+        self.cache = KVCache(
+            num_blocks, block_tokens, windows=groups.windows, num_states=groups.num_states, spacing=spacing
+        )
         self.scheduler = Scheduler(self.cache, config)
-        self.device = FakeDevice(block_tokens, **device)  # type: ignore[arg-type]
+        self.device = FakeDevice(block_tokens, groups=groups, **device)  # type: ignore[arg-type]
         self.depth = depth
         self.now = 0.0
         self.records: dict[tuple[str, int], SampleRecord] = {}

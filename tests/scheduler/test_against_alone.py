@@ -24,7 +24,7 @@ from quire.types.request import (
     SamplingParams,
 )
 from quire.types.step import Part
-from tests.scheduler.simulator import Simulator, expected_output, fingerprint, sampled
+from tests.scheduler.simulator import Groups, Simulator, expected_output, fingerprint, sampled
 
 pytestmark = pytest.mark.pure
 
@@ -52,10 +52,11 @@ arrivals = st.fixed_dictionaries(
         "resumed": st.sampled_from([None, None, 0, 1, 5]),  # output tokens of the first sample; fewer of the others
     }
 )
+MOST_STEP_TOKENS = 40
 settings_of_scheduler = st.fixed_dictionaries(
     {
         "max_rows": st.integers(1, 6),
-        "max_step_tokens": st.integers(6, 40),
+        "max_step_tokens": st.integers(6, MOST_STEP_TOKENS),
         "max_partial_prompts": st.integers(1, 4),
         "pressure": st.sampled_from(["evict", "queue", "reject"]),
         "watermark": st.sampled_from([0.0, 0.1]),
@@ -71,6 +72,17 @@ drawn = (
     st.sampled_from([1, 2]),
 )
 examples = given(*drawn)
+window_groups = st.sampled_from([1, 3, 6, 9, 20]).flatmap(  # as many blocks as one request needs, or more
+    lambda window: st.tuples(st.just(window), st.integers(-(-(window + MOST_STEP_TOKENS) // 4) + 2, 32))
+)
+states = st.fixed_dictionaries(
+    {"num_states": st.integers(1, 12), "every": st.sampled_from([7, 16, 4096]), "grain": st.sampled_from([1, 1, 4, 6])}
+)
+groups = st.one_of(  # beside the group of all tokens
+    st.builds(lambda windows: Groups(tuple(windows)), st.lists(window_groups, min_size=1, max_size=2)),
+    st.builds(lambda more: Groups(**more), states),
+    st.builds(lambda window, more: Groups((window,), **more), window_groups, states),
+)
 
 
 def output_alone(request: GenerateRequest, sample: int) -> tuple[list[int], FinishReason]:
@@ -122,10 +134,17 @@ def draft(simulator: Simulator, arriving: list[dict]) -> None:
         simulator.scheduler.suggest(name, sample, (right, 5) if kind == "right" else (right + 1,))
 
 
-def check_example(arriving: list[dict], config: dict, num_blocks: int, depth: int, sizes: Sequence[int] = ()) -> None:
+def check_example(
+    arriving: list[dict],
+    config: dict,
+    num_blocks: int,
+    depth: int,
+    sizes: Sequence[int] = (),
+    groups: Groups = Groups(),  # noqa: B008
+) -> None:
     """`sizes`: how many blocks may be in use after each step, repeated cyclically."""
     config = SchedulerConfig(**config, max_context=MAX_CONTEXT, max_wait=1000.0)
-    simulator = Simulator(config, num_blocks, block_tokens=4, depth=depth)
+    simulator = Simulator(config, num_blocks, block_tokens=4, depth=depth, groups=groups)
     simulator.checks = True
     requests = {str(index): to_request(index, each) for index, each in enumerate(arriving)}
     steps = 0
@@ -182,6 +201,25 @@ def test_every_request_ends_with_the_output_it_has_alone_while_the_cache_is_resi
     arriving, config, num_blocks, depth, sizes
 ):
     check_example(arriving, config, num_blocks, depth, sizes)
+
+
+@pytest.mark.timeout(600)
+@settings(max_examples=500, deadline=None)
+@given(*drawn, groups)
+def test_every_request_ends_with_the_output_it_has_alone_with_windows_and_states(
+    arriving, config, num_blocks, depth, groups
+):
+    check_example(arriving, config, num_blocks, depth, groups=groups)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=20_000, deadline=None)
+@given(*drawn, groups, st.one_of(st.just([]), st.lists(st.integers(15, 40), min_size=1, max_size=12)))
+def test_every_request_ends_with_the_output_it_has_alone_with_windows_and_states_at_length(
+    arriving, config, num_blocks, depth, groups, sizes
+):
+    check_example(arriving, config, num_blocks, depth, sizes, groups)
 
 
 @pytest.mark.slow

@@ -24,14 +24,14 @@ from quire.cache.blocks import BlockPool
 from quire.cache.checkpoints import DEFAULT_SPACING, Checkpoints, CheckpointSpacing
 from quire.cache.columns import Columns, Need
 from quire.cache.explain import Explanation, explain
-from quire.cache.history import History, stored_block
+from quire.cache.history import History, StoredBlock
 from quire.cache.leaders import Leaders
 from quire.cache.lease import Hit, Lease
 from quire.cache.pins import Pins
 from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.resizing import Resizing
 from quire.cache.sessions import Sessions
-from quire.cache.stats import NO_STATES, CacheStats
+from quire.cache.stats import NO_COLUMNS, CacheStats
 from quire.cache.windows import WindowColumn
 from quire.cache.writer import TreeWriter
 from quire.types.events import CacheEvent
@@ -164,7 +164,7 @@ class KVCache:
         copy = CopyBlock(lease.blocks[num_whole], target[0], rest) if rest else None
         path = lease.path[:num_whole]
         fork = Lease(lease.key, num_tokens, lease.pins, lease.blocks[:num_whole] + target, path, num_tokens, copy)
-        fork.is_private = lease.is_private
+        fork.is_private, fork.first_twin = lease.is_private, lease.twin_before(num_whole)
         self._pool.hold(fork.blocks[:num_whole] + fork.twins() + lease.blocks[num_whole : num_whole + bool(rest)], now)
         if columns is not None:
             columns.fork(lease, fork, num_tokens, now)
@@ -192,6 +192,10 @@ class KVCache:
                 return False
             lease.blocks += blocks
         return True
+
+    def detach(self, lease: Lease, now: float) -> None:
+        """Add no more blocks of a lease to the tree, so that it holds no equal ones beside its own."""
+        self._writer.detach(lease, now)
 
     def promise(self, lease: Lease, tokens: array[int], num_tokens: int, now: float) -> Promise:
         """Let others find the full blocks of the first `num_tokens`, which the step being planned computes.
@@ -318,8 +322,13 @@ class KVCache:
 
     def snapshot(self) -> list[CacheEvent]:
         """Return the events that build the present tree, parents first, all with the newest sequence number."""
-        nodes, sequence = list(self._tree.in_order()), self.history.sequence
-        events: list[CacheEvent] = [stored_block(self._tree, *node).event(sequence) for node in nodes]
+        tree, sequence = self._tree, self.history.sequence
+        nodes = list(tree.in_order())
+        stored = [
+            StoredBlock(tree.node(node), tree.parent_identity(node), node, tree.key(node), owner)
+            for node, owner in nodes
+        ]
+        events: list[CacheEvent] = [each.event(sequence) for each in stored]
         return events if self._columns is None else events + self._columns.events(nodes, sequence)
 
     def stats(self) -> CacheStats:
@@ -333,8 +342,7 @@ class KVCache:
             queried_tokens=self._queried_tokens,
             hit_tokens=self._hit_tokens,
             sequence=self.history.sequence,
-            windows=() if self._columns is None else tuple(column.stats() for column in self._columns.windows),
-            states=NO_STATES if self._states is None else self._states.stats(),
+            columns=NO_COLUMNS if self._columns is None else self._columns.stats(),
         )
 
     def check(self) -> None:
@@ -342,11 +350,8 @@ class KVCache:
         self._tree.check()
         holds = Counter(self.sessions.held_blocks())
         for lease in self._leases.values():
-            holds.update(lease.blocks)
-            holds.update(lease.twins())
-            if lease.copy is not None:
-                holds[lease.copy.source] += 1
-            assert lease.is_private or all(block in self._tree for block in lease.path)
+            lease.check(self._tree)
+            holds.update(lease.held_blocks())
         self._pool.check(holds)
         for block in holds:
             parent = self._tree.parent(block)

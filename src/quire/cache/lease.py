@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from quire.cache.radix import PrefixTree
 from quire.types.request import CacheKey, Pin
 from quire.types.step import CopyBlock
 
@@ -66,6 +67,7 @@ class Lease:
     pins: tuple[Pin, ...]
     blocks: list[int]  # the request's block table
     path: list[int]  # the tree's blocks for the full ones; differs from `blocks` where an equal block came first
+    first_twin: int | None = field(default=None, kw_only=True)  # the first place where they differ
     num_hit: int  # tokens that need not be computed
     copy: CopyBlock | None = None  # done before the first step; its source is held until then
     announced_edge: bytes = b""  # the edge that this lease is the first to compute
@@ -75,6 +77,20 @@ class Lease:
 
     def twins(self) -> list[int]:
         """Return the blocks of `path` that are not ours but equal to ours: they are held to keep the path."""
-        if self.path == self.blocks[: len(self.path)]:  # nearly always
+        if self.first_twin is None:  # nearly always
             return []
         return [twin for twin, block in zip(self.path, self.blocks, strict=False) if twin != block]
+
+    def twin_before(self, place: int) -> int | None:
+        """Return the first place before this one where path and blocks differ."""
+        return self.first_twin if self.first_twin is not None and self.first_twin < place else None
+
+    def held_blocks(self) -> list[int]:
+        """Return every hold on a block of the group of all tokens."""
+        return self.blocks + self.twins() + ([] if self.copy is None else [self.copy.source])
+
+    def check(self, tree: PrefixTree) -> None:
+        """Assert that the path is in the tree, and first differs from the blocks where it says."""
+        assert self.is_private or all(block in tree for block in self.path)
+        differing = (place for place, block in enumerate(self.path) if block != self.blocks[place])
+        assert self.first_twin == next(differing, None)

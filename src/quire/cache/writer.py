@@ -36,6 +36,7 @@ class TreeWriter:
             block = self._store(lease, lease.blocks[index], chunk, now)
             if block != lease.blocks[index]:
                 self._pool.hold((block,), now)
+                lease.first_twin = index if lease.first_twin is None else lease.first_twin
             lease.path.append(block)
         if lease.pins:
             self._pins.apply(lease.pins, lease.path[first:], first * size, now)
@@ -64,7 +65,7 @@ class TreeWriter:
         self._leaders.retract(lease)
         lease.is_private = True
         self._pool.release(lease.twins(), now)
-        lease.path = lease.blocks[: len(lease.path)]
+        lease.path, lease.first_twin = lease.blocks[: len(lease.path)], None
 
     def _store(self, lease: Lease, block: int, chunk: bytes, now: float) -> int:
         """Add a block to the tree at the end of the lease's path. Return it, or an equal block already there."""

@@ -10,7 +10,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Protocol, assert_never
 
 import numpy as np
@@ -42,7 +42,6 @@ from quire.engine.messages import (
     Snapshot,
     Submit,
     UnpinPrefix,
-    WindowCounters,
 )
 from quire.grammar.grammar import Grammar
 from quire.observe.histogram import Histogram
@@ -357,11 +356,7 @@ class EngineCore:
             num_free_blocks=blocks.num_free,
             num_held_blocks=blocks.num_held,
             num_cached_blocks=blocks.num_cached,
-            windows=tuple(WindowCounters(*astuple(window)) for window in blocks.windows),
-            num_states=blocks.states.num_states,
-            num_free_states=blocks.states.num_free,
-            num_held_states=blocks.states.num_held,
-            num_checkpoints=blocks.states.num_checkpoints,
+            **asdict(blocks.columns),
             num_sessions=blocks.num_sessions,
             queried_tokens=blocks.queried_tokens,
             hit_tokens=blocks.hit_tokens,

@@ -183,16 +183,6 @@ class Cancelled:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowCounters:
-    """Blocks of one window group by state."""
-
-    window: int
-    num_free: int
-    num_held: int
-    num_cached: int
-
-
-@dataclass(frozen=True, slots=True)
 class Counters:
     """What the engine has done since its start, and what it holds now."""
 
@@ -215,11 +205,12 @@ class Counters:
     num_free_blocks: int = 0
     num_held_blocks: int = 0
     num_cached_blocks: int = 0
-    windows: tuple[WindowCounters, ...] = ()  # in the order of Ready.windows
-    num_states: int = 0
-    num_free_states: int = 0
-    num_held_states: int = 0  # of running requests
-    num_checkpoints: int = 0  # states from which requests can resume
+    num_window_blocks: int = 0  # of all window groups
+    num_held_window_blocks: int = 0
+    num_cached_window_blocks: int = 0
+    num_states: int = 0  # slots for the states of recurrent layers
+    num_held_states: int = 0
+    num_checkpoints: int = 0  # states in the prefix tree
     num_sessions: int = 0
     queried_tokens: int = 0  # prompt tokens looked up in the prefix tree
     hit_tokens: int = 0
@@ -232,8 +223,11 @@ class Counters:
     @property
     def kv_usage(self) -> float:
         """Share of KV blocks that are held; of window blocks or states, if that is more."""
-        windows = [(each.num_held, each.num_free + each.num_held + each.num_cached) for each in self.windows]
-        groups = [(self.num_held_blocks, self.num_blocks), (self.num_held_states, self.num_states), *windows]
+        groups = (
+            (self.num_held_blocks, self.num_blocks),
+            (self.num_held_window_blocks, self.num_window_blocks),
+            (self.num_held_states, self.num_states),
+        )
         return max(num_held / max(total, 1) for num_held, total in groups)
 
 

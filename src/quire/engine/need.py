@@ -12,10 +12,12 @@ from quire.config import BadSetting, Config
 from quire.devices import base as devices
 from quire.devices.facts import DeviceFacts, available, device_facts
 from quire.engine.context import context_limit
+from quire.models.config import CheckpointSource
 from quire.models.describe import describe
 from quire.models.draw import draw
 from quire.runner.cache_plan import CacheBytes, blocks_within, cache_bytes, context_blocks, plan_cache
 from quire.runner.memory import HOST_CONTEXTS, HOST_GROWTH, HOST_SHARE, buffer_bytes, fixed_bytes, with_kv_format
+from quire.types.formats import AUTO
 from quire.weights.checkpoint import open_checkpoint
 
 PROCESS_BYTES = 72 << 20  # of an engine that has no model: the interpreter, its packages, and what requests leave there
@@ -134,3 +136,11 @@ def need_of(path: Path, config: Config, facts: DeviceFacts) -> Need:
         config=config,
         max_context=model.context,
     )
+
+
+def cache_sizes(checkpoint: CheckpointSource, device: str = AUTO, config: Config | None = None) -> CacheBytes:
+    """Return the bytes of one token in the layers that keep all tokens and in those with windows, and of a state."""
+    facts = device_facts(device)
+    config = with_kv_format(Config() if config is None else config, facts)
+    per_token = replace(config, cache=replace(config.cache, block_tokens=1))
+    return cache_bytes(draw(checkpoint).graph.caches, per_token, facts.frees_windows)

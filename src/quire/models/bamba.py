@@ -11,7 +11,15 @@ from quire.models.config import ATTENTION, MLP
 from quire.models.hybrid import LINEAR, attention_in_some, has_attention, has_recurrence, types_where
 from quire.models.keys import ConfigKeys, RopeRules
 from quire.models.llama import LLAMA_CONFIG, LLAMA_NAMES
-from quire.models.mamba_blocks import MAMBA2_KEYS, PROJECTIONS2, UNUSED_KEYS, ScanConfig, mamba2_mixer, mamba2_names
+from quire.models.mamba_blocks import (
+    MAMBA2_KEYS,
+    ONE_GROUP,
+    PROJECTIONS2,
+    UNUSED_KEYS,
+    ScanConfig,
+    mamba2_mixer,
+    mamba2_names,
+)
 from quire.models.names import TensorName
 from quire.models.registry import architecture
 from quire.models.values import Values
@@ -20,15 +28,13 @@ WITH_ATTENTION = "attn_layer_indices"
 CONFIG = LLAMA_CONFIG.override(
     reads=[*MAMBA2_KEYS, WITH_ATTENTION],
     ignores=[*UNUSED_KEYS, "z_loss_coefficient", "attn_rotary_emb"],
-    # of several groups, transformers norms all as one, and other engines each
-    fixed={"mamba_n_groups": (1,)},
     defaults={
         **{"mamba_n_heads": 128, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": True},
         **{"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "partial_rotary_factor": 0.5, "eos_token_id": 2},
     },
     biases={"attention_bias": ATTENTION, "mlp_bias": MLP, **PROJECTIONS2},
     rope=RopeRules(is_partial=True),
-)
+).override(fixed=ONE_GROUP)
 NAMES = attention_in_some(LLAMA_NAMES).but(
     {
         **mamba2_names("mamba", has_recurrence),

@@ -143,9 +143,11 @@ def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) ->
 
 
 def _num_listed(given: Metadata, keys: KeySet) -> int | None:
-    """The number of layers of a file that lists them, in a list or as letters of a text."""
-    lists = (given[key] for key in keys.layer_lists if isinstance(given.get(key), list | tuple | str))
-    return next((len(each) for each in lists if each), None)
+    """The number of layers of a file that may list them instead, in a list or as letters of a text."""
+    lists = [given[key] for key in keys.layer_lists if isinstance(given.get(key), list | tuple | str)]
+    if keys.layer_lists and not lists:
+        raise UnsupportedModel(f"The model's configuration lacks '{keys.layer_lists[0]}'.")
+    return len(lists[0]) if lists else None
 
 
 def _head_dim(c: Values, hidden: str, heads: str, kv_heads: str, head_dim: str) -> int:

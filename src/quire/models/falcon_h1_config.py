@@ -23,7 +23,13 @@ CONFIG = LLAMA_CONFIG.override(
     ignores=[*UNUSED_KEYS, "mamba_use_mlp", "attn_layer_indices", "layers_block_type"],
     defaults={
         **{"mamba_n_heads": 128, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": True},
-        **{"mamba_norm_before_gate": True, "rms_norm_eps": 1e-5, "num_key_value_heads": 8, "eos_token_id": 2},
+        **{
+            "mamba_d_ssm": 1024,
+            "mamba_norm_before_gate": True,
+            "rms_norm_eps": 1e-5,
+            "num_key_value_heads": 8,
+            "eos_token_id": 2,
+        },
         **dict.fromkeys(FACTORS, 1.0),
         **{key: [1.0] * count for key, count in LISTS.items()},
     },

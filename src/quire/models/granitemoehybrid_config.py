@@ -12,15 +12,22 @@ from quire.models.granitemoe import GGUF as MOE_GGUF
 from quire.models.granitemoe import GraniteMoeConfig
 from quire.models.hybrid import KV_HEADS, LINEAR, types_by_heads
 from quire.models.keys import ConfigKeys, RopeRules
-from quire.models.mamba_blocks import MAMBA2_GGUF, MAMBA2_KEYS, PROJECTIONS2, UNUSED_KEYS, ScanSizes, read_mamba2
+from quire.models.mamba_blocks import (
+    MAMBA2_GGUF,
+    MAMBA2_KEYS,
+    ONE_GROUP,
+    PROJECTIONS2,
+    UNUSED_KEYS,
+    ScanSizes,
+    read_mamba2,
+)
 from quire.models.values import Values
 
 POSITIONS, SHARED, HAS_ROPE = "position_embedding_type", "shared_expert_intermediate_size", "rope.scaling.finetuned"
 CONFIG = MOE_CONFIG.override(
     reads=[*MAMBA2_KEYS, SHARED, POSITIONS, "layer_types"],
     ignores=UNUSED_KEYS,
-    # of several groups, transformers norms all as one, and other engines each
-    fixed={"mamba_n_groups": (1,), "normalization_function": (None, "rmsnorm")},
+    fixed={"normalization_function": (None, "rmsnorm"), "layers_block_type": (None,)},
     spelling={SHARED: "shared_intermediate_size"},
     defaults={
         **{"mamba_n_heads": 128, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": True},
@@ -28,7 +35,7 @@ CONFIG = MOE_CONFIG.override(
     },
     biases={"attention_bias": ATTENTION, **PROJECTIONS2},
     layer_types=["mamba", LINEAR],
-)
+).override(fixed=ONE_GROUP)
 SCALE = GGUF_FACTORS["attention_multiplier"]
 GGUF = MOE_GGUF.override(lacks=[SCALE]).override(  # its default is removed: Bamba has that of Llama
     reads=[*MAMBA2_GGUF, SCALE, HAS_ROPE],

@@ -156,7 +156,8 @@ class KeySet:
     def values(self, given: Mapping[str, Any], architecture: str, prefix: str = "") -> Values:
         """What `given` says under the keys that are read. A key that may change the maths unread is an error."""
         standard = {**self.synonyms, **{file: ours for ours, file in self.spelling.items()}}
-        found = {standard.get(key, key): given[key] for key in given if standard.get(key, key) in self.read}
+        known = {key: standard.get(key, key) for key in given if key in standard or key not in self.spelling}
+        found = {ours: given[key] for key, ours in known.items() if ours in self.read}
         self._check_synonyms(given, architecture)
         for key in given:
             is_read = key in standard or (key in self.read and key not in self.spelling)

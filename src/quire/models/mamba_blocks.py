@@ -26,6 +26,8 @@ UNUSED_KEYS = ("time_step_min", "time_step_max", "time_step_floor", "time_step_s
                "rescale_prenorm_residual", "residual_in_fp32", "chunk_size", "mamba_chunk_size", "use_mambapy",
                "use_falcon_mambapy", "use_associative_scan", "use_mamba_kernels", "mamba_ssm_cache_dtype",
                "num_logits_to_keep")  # fmt: skip
+# In some architectures transformers norms several groups as one, and other engines each: no published model has them.
+ONE_GROUP = {"mamba_n_groups": (1,)}
 PROJECTIONS = {"mamba_conv_bias": ("ssm.kernel",), "mamba_proj_bias": ("ssm.x", "ssm.z", "ssm.out")}
 PROJECTIONS2 = {"mamba_conv_bias": ("ssm.kernel",), "mamba_proj_bias": ("ssm.z", "ssm.xbc", "ssm.dt", "ssm.out")}
 

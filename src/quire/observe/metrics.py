@@ -64,7 +64,7 @@ WINDOW_BLOCKS = Metric(
 STATES = Metric(
     "quire_states",
     MetricKind.GAUGE,
-    "States of recurrent layers: free, held by requests, or checkpoints to resume from.",
+    "States of recurrent layers: all, held by requests, and checkpoints to resume from.",
     label="state",
 )
 KV_USAGE = Metric(
@@ -172,14 +172,13 @@ def engine_samples(model: str, counters: Mapping[str, Any]) -> Iterator[MetricSa
 
 
 def _group_samples(model: str, counters: Mapping[str, Any]) -> Iterator[MetricSample]:
-    """Samples of window groups and of states, for models that have them."""
-    if windows := counters["windows"]:
-        for state in ("free", "held", "cached"):
-            yield MetricSample(WINDOW_BLOCKS, sum(getattr(each, f"num_{state}") for each in windows), model, state)
-    if counters["num_states"]:
-        yield MetricSample(STATES, counters["num_free_states"], model, "free")
-        yield MetricSample(STATES, counters["num_held_states"], model, "held")
-        yield MetricSample(STATES, counters["num_checkpoints"], model, "checkpoint")
+    """Samples of window groups and of states: 0 for models without them."""
+    held, cached = counters["num_held_window_blocks"], counters["num_cached_window_blocks"]
+    free = counters["num_window_blocks"] - held - cached
+    for state, count in (("free", free), ("held", held), ("cached", cached)):
+        yield MetricSample(WINDOW_BLOCKS, count, model, state)
+    for state, field in (("all", "num_states"), ("held", "num_held_states"), ("checkpoint", "num_checkpoints")):
+        yield MetricSample(STATES, counters[field], model, state)
 
 
 def sum_samples(samples: Iterable[MetricSample]) -> list[MetricSample]:

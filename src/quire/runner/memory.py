@@ -79,7 +79,8 @@ def fit_cache(config: Config, memory: ModelMemory) -> tuple[Config, CachePlan]:
     """
     if config.cache.num_blocks is not None:
         plan = plan_cache(memory.cache, config, config.cache.num_blocks)
-        return replace(config, cache=replace(config.cache, num_blocks=plan.num_blocks)), plan
+        most = config.cache.most_blocks if plan.sizes.tokens else None  # blocks without bytes are never too many
+        return replace(config, cache=replace(config.cache, num_blocks=plan.num_blocks, most_blocks=most)), plan
     one_context, most = context_blocks(config), config.cache.most_blocks
     num_bytes = int(memory.total_bytes * HOST_SHARE)
     share = blocks_within(memory.cache, config, num_bytes, HOST_CONTEXTS * one_context)

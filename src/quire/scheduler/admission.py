@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from quire.cache.kv_cache import Hit, KVCache, Lease, Promise
-from quire.cache.radix import NO_BLOCK
+from quire.cache.radix import common_head
 from quire.config import SchedulerConfig
 from quire.scheduler.limits import StepTimeModel
 from quire.scheduler.queues import RunningList, WaitingQueue
@@ -81,32 +81,45 @@ class Admission:
         """Return a lease on the cached prefix of a request, or why it cannot start. `samples`: all of its request."""
         if state.num_in_flight:  # just preempted: its last token has not arrived
             return Deferral.SKIP
-        limit = len(state.tokens) - 1  # the last known token is always computed, for its logits
-        can_fork = not state.num_output and not state.must_score
-        elder = next((s for s in samples if s.lease is not None), None) if can_fork else None
-        if elder is not None and elder.lease is not None:
-            num_whole, rest = divmod(limit, self._cache.block_tokens)
-            if elder.computed < limit or (rest and elder.lease.blocks[num_whole] in self._cache.pending):
-                return Deferral.SKIP
-            if not self._has_room(state, elder.lease.path[:num_whole], 0, now):
-                return Deferral.STOP
-            return self._register(self._cache.fork(elder.lease, limit, now), state)
+        can_share = not state.num_output and not state.must_score
+        elder = next((s for s in samples if s.lease is not None), None) if can_share else None
+        if elder is not None and (fork := self._fork(state, elder, now)) is not None:
+            return fork
         hit = self._match(state)
-        if hit.leader is not None:
-            self._lend_urgency(state, self._owners[id(hit.leader)])
+        if self._cache.has_states and elder is not None and elder.lease is not None:
+            state.awaited = (elder.lease, len(state.tokens) - 1)
+        if (leader := self._leader(state, hit)) is not None:
+            self._lend_urgency(state, leader)
             return Deferral.SKIP
-        if not self._has_room(state, hit.blocks, self._cache.cost(hit), now):
-            if len(self._running):
+        can_start = self._can_start(state, hit, now)
+        if not can_start:
+            if self._owners:
                 return Deferral.STOP
-            hit = Hit(hit.blocks, len(hit.blocks) * self._cache.block_tokens, NO_BLOCK, None)  # no room for a copy
+            hit = self._cache.without_copy(hit)
         lease = self._cache.lease(hit, state.tokens, state.request.cache, now, state.request.pins)
+        if not can_start and _num_again(hit):
+            self._cache.detach(lease, now)  # no room for its blocks beside the cached ones, which may be evicted now
         return self._register(lease, state)
+
+    def _fork(self, state: RequestState, elder: RequestState, now: float) -> Lease | Deferral | None:
+        """Return a lease that shares the prompt of another sample. None: that is not possible, but a hit may be."""
+        limit, lease = len(state.tokens) - 1, elder.lease
+        if lease is None or self._cache.has_states:  # a state is not shared while it runs, only from a checkpoint
+            return None
+        num_whole, rest = divmod(limit, self._cache.block_tokens)
+        if elder.computed < limit or (rest and lease.blocks[num_whole] in self._cache.pending):
+            return Deferral.SKIP
+        if not self._cache.can_fork(lease, limit):
+            return None
+        if not self._has_room(state, lease.path[:num_whole], 0, now):
+            return Deferral.STOP
+        return self._register(self._cache.fork(lease, limit, now), state)
 
     def has_memory_for(self, state: RequestState, now: float) -> bool:
         """Are there enough blocks for this request, or does it wait for something else?"""
         self.begin_round()
         hit = self._match(state)
-        return hit.leader is not None or self._has_room(state, hit.blocks, self._cache.cost(hit), now)
+        return self._leader(state, hit) is not None or self._can_start(state, hit, now)
 
     def cached_tokens(self, state: RequestState) -> int:
         """Return how many tokens of a waiting request are in the tree."""
@@ -125,6 +138,30 @@ class Admission:
         limit = state.num_scored if state.must_score else len(state.tokens) - 1
         state.hit = hit = self._cache.match(state.tokens, state.request.cache, limit, state.hit)
         return hit._replace(leader=None) if state.must_score else hit
+
+    def _leader(self, state: RequestState, hit: Hit) -> RequestState | None:
+        """Return the request that computes what this one resumes from, if it is better to wait for it."""
+        if not self._cache.has_states:
+            return None if hit.leader is None else self._owners[id(hit.leader)]
+        if hit.leader is not None and (state.awaited is None or state.awaited[0] is not hit.leader):
+            others = self._owners[id(hit.leader)].tokens
+            num_common = min(common_head(state.tokens.tobytes(), others.tobytes()), len(state.tokens) - 1)
+            self._cache.want(hit.leader, num_common)
+            state.awaited = (hit.leader, num_common)
+        if state.awaited is None:
+            return None
+        lease, num_common = state.awaited
+        owner = self._owners.get(id(lease))
+        if owner is None or lease.is_private or lease.state is None:
+            return None
+        coming = [*lease.state.wanted, *(position for position, _ in lease.state.saved)]
+        return owner if any(hit.num_tokens < position <= num_common for position in coming) else None
+
+    def _can_start(self, state: RequestState, hit: Hit, now: float) -> bool:
+        """Is there room for this request in every group?"""
+        first_end = min(len(state.tokens), hit.num_tokens + self._config.max_step_tokens)
+        has_room = self._has_room(state, hit.blocks, self._cache.cost(hit) + _num_again(hit), now)
+        return has_room and self._cache.can_start(hit, first_end, now)
 
     def _register(self, lease: Lease | None, state: RequestState) -> Lease | Deferral:
         if lease is None:
@@ -154,7 +191,12 @@ class Admission:
 
     def _lend_urgency(self, waiting: RequestState, leader: RequestState) -> None:
         """Make a request as urgent as the one that waits for its blocks."""
-        if waiting.urgency < leader.urgency:
+        if waiting.urgency < leader.urgency and leader.is_running:
             self._running.remove(leader)
             leader.urgency = waiting.urgency
             self._running.add(leader)
+
+
+def _num_again(hit: Hit) -> int:
+    """Return how many cached blocks are computed again; the cached ones are held beside them."""
+    return len(hit.path) - len(hit.blocks)

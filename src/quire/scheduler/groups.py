@@ -2,6 +2,7 @@
 
 Two block tables with the same block at the same index agree on all blocks before it, since a block of the prefix tree
 has exactly one path from the root. So one column of the tables gives the members of a group, and bisection its depth.
+A table that differs from its path in the tree counts up to there: an equal block that another request computed first.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class PrefixGroups:
 
     def _table(self, state: RequestState, is_computing: bool) -> list[int]:
         assert state.lease is not None
-        return state.lease.blocks[: state.computed // self._block_tokens] if is_computing else state.lease.blocks
+        lease = state.lease
+        table = lease.blocks[: state.computed // self._block_tokens] if is_computing else lease.blocks
+        return table if lease.first_twin is None else table[: lease.first_twin]
 
     def _without_released(self, group: SharedPrefix) -> SharedPrefix | None:
         """Return the group without released rows, or None if fewer than two rows are left."""

@@ -95,6 +95,10 @@ class RequestState:
     row: int = NO_ROW
     lease: Lease | None = None
     hit: Hit | None = None  # while waiting: its last match in the prefix tree
+    awaited: tuple[Lease, int] | None = (
+        None  # while waiting: a lease that began like it, and how many tokens they share
+    )
+    state_source: int | None = None  # the slot that its next part reads its state from, if the runner has another one
     capacity: int = 0  # tokens that its blocks can hold
     num_sent_blocks: int = 0  # blocks already sent to the runner
     seal_at: int = 0  # computed tokens at which there is a block to seal
@@ -135,6 +139,12 @@ class RequestState:
         return self._num_stale > 0
 
     @property
+    def has_unwritten_state(self) -> bool:
+        """Has no part of it been planned that writes its live slot?"""
+        live = None if self.lease is None or self.lease.state is None else self.lease.state.target
+        return self.state_source is not None and self.state_source != live
+
+    @property
     def remaining(self) -> int:
         """Tokens that a step could compute now."""
         return len(self.tokens) + self.expected - self.scheduled
@@ -161,11 +171,14 @@ class RequestState:
         """Start running in step `step_number`, from the end of the prefix hit."""
         assert not self.num_in_flight, f"{self.sample_id} is admitted while a result is in flight"
         self._enter(Phase.PREFILLING)
-        self.lease, self.row, self.hit = lease, row, None
+        self.lease, self.row, self.hit, self.awaited = lease, row, None, None
         self.computed = self.scheduled = lease.num_hit
         self.last_step = step_number
         self.update_capacity(block_tokens)
-        self.seal_at = 0 if lease.copy is not None else (len(lease.path) + 1) * block_tokens
+        if lease.state is not None:
+            self.state_source = lease.state.source
+        has_sources = lease.copy is not None or lease.windows or lease.state is not None  # held until the first seal
+        self.seal_at = 0 if has_sources else (len(lease.path) + 1) * block_tokens
         accounting = self.accounting
         if accounting.admission_time is None:
             accounting.admission_time = now
@@ -207,7 +220,7 @@ class RequestState:
         self.phase = phase
 
     def _clear_row(self) -> None:
-        self.lease, self.row = None, NO_ROW
+        self.lease, self.row, self.state_source = None, NO_ROW, None
         self.computed = self.scheduled = self.capacity = self.num_sent_blocks = 0
 
     # ── results ──
@@ -230,6 +243,13 @@ class RequestState:
             return
         self.computed = computed
         self.scheduled = max(self.scheduled, computed)
+
+    def return_to(self, start: int) -> None:
+        """Compute again from the start of its last part, of which it kept the state before: drafts were rejected."""
+        assert self.lease is not None and self.lease.state is not None and not self.num_in_flight
+        self.computed = self.scheduled = start
+        self.state_source, self._is_next_on_device = self.lease.state.target, False
+        self._update_plain_decode()
 
     def discard_in_flight(self) -> None:
         """Ignore all results in flight: they were planned on an assumption that failed."""
@@ -295,6 +315,11 @@ class RequestState:
         self.num_sent_blocks += len(blocks)
         return blocks
 
+    def take_state_source(self) -> int | None:
+        """Return the slot that its next part reads its state from, if the runner does not have it, and forget it."""
+        source, self.state_source = self.state_source, None
+        return source
+
     # ── reports ──
 
     def failure(self, error: QuireError) -> Outcome:
@@ -335,3 +360,7 @@ class RequestState:
         if self.lease is not None:
             assert self.num_sent_blocks <= len(self.lease.blocks) and self.scheduled <= self.capacity, name
             assert not self.is_plain_decode or self.num_sent_blocks == len(self.lease.blocks), name
+            assert all(len(window.blocks) == len(self.lease.blocks) for window in self.lease.windows), name
+            sent = [window.num_sent for window in self.lease.windows]
+            assert not self.is_plain_decode or all(num == len(self.lease.blocks) for num in sent), name
+            assert not self.is_plain_decode or self.state_source is None, name

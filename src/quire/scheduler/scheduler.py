@@ -18,6 +18,7 @@ from quire.config import SchedulerConfig
 from quire.scheduler.admission import Admission, Deferral
 from quire.scheduler.groups import PrefixGroups
 from quire.scheduler.limits import FairShare, StepTimeModel, with_remainder
+from quire.scheduler.live_states import LiveStates
 from quire.scheduler.queues import QueueScan, RunningList, WaitingQueue
 from quire.scheduler.request_state import Phase, RequestState
 from quire.scheduler.request_table import RequestTable
@@ -40,6 +41,7 @@ class Scheduler:
         self._running = RunningList()
         self._admission = Admission(cache, config, self._running)
         self.fewest_blocks = -(-self._admission.max_total // cache.block_tokens)  # needed by the longest request
+        self._live_states = LiveStates(cache, self._admission)
         self._groups = PrefixGroups(cache.block_tokens)
         self._free_rows = list(range(config.max_rows - 1, -1, -1))
         self._leaves: list[int] = []  # rows released since the last plan
@@ -104,7 +106,7 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan:
         """Return the next step. With steps in flight, it assumes that each of them yields one token per stream."""
         self._expire(now)
-        step = StepBuilder(self._num_steps + 1, self._config)
+        step = StepBuilder(self._num_steps + 1, self._config, self._cache, now)
         self._preempt_for_urgent(now)
         num_preemptions = self._num_preemptions
         prompts = self._plan_streams(step, now)
@@ -115,6 +117,8 @@ class Scheduler:
             self._leaves.clear()
             self._num_steps = step.number
             self._in_flight.append((plan, step))
+        elif num_preemptions != self._num_preemptions and not self._in_flight:
+            return self.plan(now)  # the only running request was preempted: admit requests
         return plan
 
     def commit(self, result: StepResult, now: float) -> None:
@@ -155,8 +159,8 @@ class Scheduler:
     def _apply(self, state: RequestState, part: Part, result: PartResult, now: float) -> None:
         """Apply any result of a part."""
         if state.phase is Phase.FINISHED:
-            return  # it ended while this step was in flight
-        if state.has_stale_results:
+            self._live_states.close(state, part, result, now)  # it ended while this step was in flight
+        elif state.has_stale_results:
             state.drop_stale_result()
         elif result.error is not None:
             self._end(state, now, state.failure(result.error))
@@ -165,6 +169,8 @@ class Scheduler:
                 num_hit = state.accounting.num_hit
                 self._outcomes.append(Outcome(state.request_id, state.sample, num_hit=num_hit, prompt_logprobs=scores))
             state.advance(part, len(result.tokens))
+            if not self._live_states.settle(state, part, len(result.tokens), now):
+                self._preempt(state, now, has_state=False)
             if result.tokens:
                 accepted, finish = state.accept(result.tokens)
                 self._report(state, PartResult(accepted, result.logprobs[: len(accepted)]), finish, now)
@@ -212,6 +218,7 @@ class Scheduler:
                     add_part(decode_part(state.sample_id, state.row, start))
                 elif self._make_room(state, end, step, now):
                     add_part(decode_part(state.sample_id, state.row, start, state.take_unsent_blocks()))
+                    step.add_tables(state)
                 else:
                     continue
                 add_state(state)
@@ -232,12 +239,12 @@ class Scheduler:
         if state.expected or state.remaining <= 0:
             return 0  # the token to compute is still being sampled
         count = min(state.remaining, 1 + max(0, spare))
-        state.limit_drafts(min(spare - (count - 1), step.scored_budget))
-        extra = count - 1 + len(state.drafts)
-        if not self._make_room(state, state.scheduled + 1 + extra, step, now):
+        can_draft = state.remaining == 1 or not self._cache.has_states  # a state goes back to the start of the part
+        state.limit_drafts(min(spare - (count - 1), step.scored_budget) if can_draft else 0)
+        if not self._make_room(state, state.scheduled + count + len(state.drafts), step, now):
             return 0
-        step.add(state, count)
-        return extra
+        self._live_states.branch(state, now)
+        return step.add(state, count) - 1
 
     def _plan_prompts(self, prompts: list[RequestState], step: StepBuilder, now: float, num_preemptions: int) -> None:
         """Give the rest of the step to prompts. If this plan has preempted a request, it admits none."""
@@ -250,7 +257,7 @@ class Scheduler:
         while limit > 0 and (num_added := self._share_out(limit, prompts, scan, step, now)):
             if not scan.num_skipped or num_preemptions != self._num_preemptions:
                 break
-            step.promise(self._cache, now)  # skipped requests may have waited for blocks that are now in this step
+            step.promise()  # skipped requests may have waited for blocks that are now in this step
             prompts, scan, limit = [], scan.restart(), limit - num_added
 
     def _share_out(
@@ -308,7 +315,7 @@ class Scheduler:
     def _make_room(self, state: RequestState, num_tokens: int, step: StepBuilder, now: float) -> bool:
         """Get blocks for `num_tokens`, preempting from the tail if needed. Return whether the step can include it."""
         assert state.lease is not None
-        while not self._cache.extend(state.lease, num_tokens, now):
+        while not self._cache.extend(state.lease, num_tokens, now, state.computed):
             victim = next((s for s in self._running.from_tail() if s.last_step != step.number), None)
             if victim is None or victim.order < state.order:
                 return False
@@ -330,10 +337,10 @@ class Scheduler:
         state = self._waiting.scan(now, self._admission.cached_tokens).candidate()
         return state is not None and bool(self._free_rows) and self._admission.has_memory_for(state, now)
 
-    def _preempt(self, state: RequestState, now: float) -> None:
+    def _preempt(self, state: RequestState, now: float, has_state: bool = True) -> None:
         """Return a running request to the queue. Its computed blocks stay cached until others need the memory."""
-        self._running.remove(state)
-        self._release(state, now, session=None)
+        self._stop_running(state)
+        self._live_states.release(state, now, has_state=has_state)
         state.preempt()
         self._num_preemptions += 1
         self._waiting.add(state)
@@ -343,8 +350,8 @@ class Scheduler:
     def _end(self, state: RequestState, now: float, outcome: Outcome) -> None:
         """End a request. Every request ends here, once."""
         if state.is_running:
-            self._running.remove(state)
-            self._release(state, now, state.request.session if not state.sample else None)
+            self._stop_running(state)
+            self._live_states.finish(state, now, has_failed=outcome.error is not None)
         else:
             self._waiting.remove(state)
         state.finish()
@@ -356,12 +363,8 @@ class Scheduler:
             self._step_times.record_service(now - accounting.admission_time)
         self._outcomes.append(outcome._replace(waited=accounting.queue_seconds(now)))
 
-    def _release(self, state: RequestState, now: float, session: str | None) -> None:
-        """Release a running request's blocks and row."""
-        assert state.lease is not None
-        self._admission.forget(state.lease)
-        computed = min(state.computed, len(state.tokens))  # a stop may have cut off drafts that were computed
-        self._cache.release(state.lease, state.tokens, computed, now, session)
+    def _stop_running(self, state: RequestState) -> None:
+        self._running.remove(state)
         self._free_rows.append(state.row)
         self._leaves.append(state.row)
         self._groups.remove_row(state.row)

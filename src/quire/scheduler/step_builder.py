@@ -5,14 +5,16 @@ from __future__ import annotations
 from quire.cache.kv_cache import KVCache, Promise
 from quire.config import SchedulerConfig
 from quire.scheduler.request_state import RequestState
-from quire.types.step import CopyBlock, Join, Part, SharedPrefix, StepPlan
+from quire.types.step import CopyBlock, Join, Part, SaveState, SharedPrefix, StateChange, StepPlan, TableChange
 
 
 class StepBuilder:
     """Collects the parts of a `StepPlan`."""
 
-    def __init__(self, number: int, config: SchedulerConfig) -> None:
+    def __init__(self, number: int, config: SchedulerConfig, cache: KVCache, now: float) -> None:
         self.number = number
+        self._cache = cache
+        self._now = now
         self.budget = config.max_step_tokens  # tokens that still fit
         self.scored_budget = config.max_scored_tokens  # logits that still fit, beside those of each row's newest token
         self.parts: list[Part] = []
@@ -20,6 +22,10 @@ class StepBuilder:
         self.promises: dict[RequestState, Promise] = {}  # blocks that other requests treat as computed
         self._joins: list[Join] = []
         self._copies: list[CopyBlock] = []
+        self._window_copies: list[list[CopyBlock]] = []  # for each window group, if any has some
+        self._tables: list[TableChange] = []
+        self._states: list[StateChange] = []
+        self._saves: list[SaveState] = []
         self._max_tokens = config.max_step_tokens
 
     def max_tokens_of(self, state: RequestState) -> int:
@@ -35,9 +41,16 @@ class StepBuilder:
         self._joins.append(join)
         if state.lease.copy is not None:
             self._copies.append(state.lease.copy)
+        for group, window in enumerate(state.lease.windows):
+            if window.copy is not None:
+                self._window_copies = self._window_copies or [[] for _ in state.lease.windows]
+                self._window_copies[group].append(window.copy)
 
-    def add(self, state: RequestState, count: int) -> None:
-        """Add a part that computes `count` more known tokens of a request, and its drafts after the last of them."""
+    def add(self, state: RequestState, count: int) -> int:
+        """Add a part that computes `count` more known tokens of a request, and its drafts after the last of them.
+
+        Return the number of its tokens.
+        """
         start, end = state.scheduled, state.scheduled + count
         reaches_end = end == len(state.tokens)
         drafts = state.drafts if reaches_end else ()
@@ -56,17 +69,45 @@ class StepBuilder:
         )
         self.parts.append(part)
         self.states.append(state)
+        self.add_tables(state)
+        self._add_state(state, end, len(drafts))
         state.schedule(end, self.number)
-        self.budget -= count + len(drafts)
+        self.budget -= part.num_tokens
+        return part.num_tokens
 
-    def promise(self, cache: KVCache, now: float) -> None:
+    def add_tables(self, state: RequestState) -> None:
+        """Add the blocks of a request's window groups that the runner does not have yet."""
+        assert state.lease is not None
+        for group, window in enumerate(state.lease.windows):
+            if window.num_sent < len(window.blocks):
+                blocks = tuple(window.blocks[window.num_sent :])
+                self._tables.append(TableChange(group, state.row, window.num_sent, blocks))
+                window.num_sent = len(window.blocks)
+
+    def _add_state(self, state: RequestState, end: int, num_drafts: int) -> None:
+        """Add where a part that computes the known tokens up to `end` reads, writes and saves its request's state."""
+        lease = state.lease
+        if lease is None or lease.state is None:
+            return
+        source = state.take_state_source()
+        if num_drafts:
+            self._states.append(StateChange(state.row, lease.state.target, lease.state.branch))
+        elif source is not None:
+            self._states.append(StateChange(state.row, source, lease.state.target))
+        for position, slot in self._cache.take_saves(lease, state.scheduled, end, self._now):
+            self._saves.append(SaveState(state.row, position, slot))
+
+    def promise(self) -> None:
         """Let other requests read in this step the blocks that its parts compute, unless promised already.
 
         Parts of one token are left out: a step in which every row has one token may compute them in another order.
+        With states nothing is promised: they do not exist until the step is over.
         """
+        if self._cache.has_states:
+            return
         for state, part in zip(self.states, self.parts, strict=True):
             if part.num_tokens > 1 and state.lease is not None and state not in self.promises:
-                self.promises[state] = cache.promise(state.lease, state.tokens, state.scheduled, now)
+                self.promises[state] = self._cache.promise(state.lease, state.tokens, state.scheduled, self._now)
 
     def build(self, leaves: tuple[int, ...], groups: tuple[SharedPrefix, ...]) -> StepPlan:
         """Return the plan."""
@@ -78,4 +119,8 @@ class StepBuilder:
             copies=tuple(self._copies),
             groups=groups,
             num_tokens=self._max_tokens - self.budget,
+            tables=tuple(self._tables),
+            window_copies=tuple(map(tuple, self._window_copies)),
+            states=tuple(self._states),
+            saves=tuple(self._saves),
         )

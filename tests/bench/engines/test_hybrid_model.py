@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quire.bench.engines.hybrid_model import FORMATS, HybridShape, lfm2, qwen35, write_hybrid_model
+from quire.bench.engines.hybrid_model import FORMATS, HybridShape, lfm2_shape, qwen35_shape, write_hybrid_model
 from quire.bench.engines.model_facts import ModelFacts
 from quire.graph.interpret import Interpreter
 from quire.models.draw import draw
@@ -16,8 +16,8 @@ from quire.weights.checkpoint import open_checkpoint
 
 VOCAB = 49152  # of the tokenizer
 SMALL = {
-    "lfm2": lfm2(dim=64, ffn=96, heads=(4, 2), attention=".*."),
-    "qwen35": qwen35(dim=64, ffn=96, num_layers=4, heads=(2, 1, 128), delta=(2, 32)),
+    "lfm2": lfm2_shape(dim=64, ffn=96, heads=(4, 2), attention=".*."),
+    "qwen35": qwen35_shape(dim=64, ffn=96, num_layers=4, heads=(2, 1, 128), delta=(2, 32)),
 }
 MULTIPLY_ADDS = {  # of the layers, without kernels of convolutions
     "lfm2": 2 * 4 * 64 * 64 + 3 * 64 * 64 + 3 * 3 * 64 * 96,
@@ -44,7 +44,7 @@ def test_a_small_model_of_each_kind_can_be_read_and_run(name: str, format: str, 
 @pytest.mark.pure
 @pytest.mark.parametrize(
     "shape, attention, num_weights",
-    [(lfm2(), [2, 5, 8, 10, 12, 14], 287_340_544), (qwen35(), [3, 7, 11, 15, 19, 23], 498_057_216)],
+    [(lfm2_shape(), [2, 5, 8, 10, 12, 14], 287_340_544), (qwen35_shape(), [3, 7, 11, 15, 19, 23], 498_057_216)],
     ids=["lfm2", "qwen35"],
 )
 def test_the_whole_models_have_the_layers_of_the_published_ones(

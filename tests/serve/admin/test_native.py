@@ -124,7 +124,7 @@ def test_a_flush_forgets_everything(server):
     assert post(server, "/v1/cache/flush", model="toy")["num_flushed_blocks"] > 0
     said = server.http.get("/v1/cache").json()["models"]["toy"]
     assert said["num_cached_blocks"] == 0 and said["num_free_blocks"] == said["num_blocks"] == NUM_BLOCKS
-    assert said["num_states"] == said["num_checkpoints"] == 0 and said["windows"] == []
+    assert said["num_states"] == said["num_checkpoints"] == said["num_window_blocks"] == 0
 
 
 def test_every_path_is_described_once_and_with_a_schema_that_is_one(server):

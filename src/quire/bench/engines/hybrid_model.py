@@ -40,7 +40,7 @@ class HybridShape:
         return shapes
 
 
-def lfm2(
+def lfm2_shape(
     dim: int = 1024, ffn: int = 4608, heads: tuple[int, int] = (16, 8), attention: str = "..*..*..*.*.*.*."
 ) -> HybridShape:
     """LFM2-350M, or one of its kind. `attention`: a star for each layer that has it."""
@@ -79,7 +79,7 @@ def lfm2(
     )
 
 
-def qwen35(
+def qwen35_shape(
     dim: int = 1024,
     ffn: int = 3584,
     num_layers: int = 24,
@@ -140,7 +140,7 @@ def qwen35(
     )
 
 
-SHAPES: Mapping[str, Callable[[], HybridShape]] = {"lfm2": lfm2, "qwen35": qwen35}
+SHAPES: Mapping[str, Callable[[], HybridShape]] = {"lfm2": lfm2_shape, "qwen35": qwen35_shape}
 
 
 def write_hybrid_model(shape: HybridShape, format: str, tokenizer_model: Path, into: Path) -> Path:

@@ -81,12 +81,18 @@ def check_cpu(proc: Path = PROC) -> Iterator[Finding]:
     why = ", limited by CPU affinity or a control group" if is_limited else ""
     yield Finding("cpu", "threads", f"{said.num_threads} of {said.num_processors} processors{why}")
     yield Finding("cpu", "KV formats", kv_formats(device.facts()))
+    yield Finding("cpu", "KV windows", kv_windows(device.facts()))
 
 
 def kv_formats(facts: DeviceFacts) -> str:
     """Values of kv_dtype that a device takes."""
     default, *others = facts.kv_formats
     return ", ".join((f"{default} (default)", *others))
+
+
+def kv_windows(facts: DeviceFacts) -> str:
+    """What happens to the KV of tokens that a layer's window has passed."""
+    return "tokens behind a layer's window are freed" if facts.frees_windows else "layers with a window keep all tokens"
 
 
 def cpu_model(proc: Path) -> str:
@@ -145,6 +151,7 @@ def check_gpu(proc: Path = PROC) -> Iterator[Finding]:
     elif resolve_device(AUTO) == facts.name:
         yield Finding("gpu", "device", f"models run on the GPU by default, with torch {installed('torch')}")
         yield Finding("gpu", "KV formats", kv_formats(facts))
+        yield Finding("gpu", "KV windows", kv_windows(facts))
     else:
         value = f"models run on the CPU: {facts.driver} does not exist"
         yield Finding("gpu", "device", value, "note", "Give this container the GPU, or load the driver's module.")

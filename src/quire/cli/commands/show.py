@@ -14,7 +14,7 @@ from quire.cli.completion import stored_models
 from quire.cli.options import CommandSettings, argument, command, option
 from quire.store.errors import ModelNotFound
 from quire.store.names import parse_name
-from quire.types.errors import InvalidRequest
+from quire.types.errors import InvalidRequest, QuireError
 from quire.types.parameters import modelfile_lines
 from quire.types.preset import Preset
 
@@ -141,9 +141,22 @@ def checkpoint_details(path: Path) -> dict[str, str]:
         "container": checkpoint.container,
         "architecture": architecture,
         "context": str(context),
+        "KV cache": _cache_sizes(checkpoint),
         "tensors": str(len(checkpoint.tensors)),
         "sampling defaults": defaults.read_sampling_defaults(folder, metadata, preset).describe(),
     }
+
+
+def _cache_sizes(checkpoint: Any) -> str:
+    """Return what a request takes of the KV cache on the default device; empty if the model cannot be run."""
+    try:
+        sizes = import_module("quire.engine.need").cache_sizes(checkpoint)
+    except QuireError:
+        return ""
+    parts = [f"{sizes.tokens:,} for each token"] if sizes.tokens else []
+    parts += [f"{each.block:,} for each of the last {each.window:,} tokens" for each in sizes.windows]
+    parts += [f"{sizes.state:,} for the state of a text"] if sizes.state else []
+    return f"bytes: {', '.join(parts)}"
 
 
 def _chat_template(path: Path) -> str:

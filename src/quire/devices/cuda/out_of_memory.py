@@ -8,16 +8,16 @@ from typing import TypeVar
 
 import torch
 
-from quire.types.errors import OutOfDeviceMemory
+from quire.types.errors import OutOfDeviceMemory, StepFailed
 
 logger = logging.getLogger("quire.devices.cuda")
 T = TypeVar("T")
 MESSAGES = ("out of memory", "alloc_failed")  # of the driver, through torch or Triton; of libraries
 
 
-def convert_out_of_memory(do: Callable[[], T]) -> T:
-    """Return the result of `do`. Raises OutOfDeviceMemory if memory runs out, after everything that was started has
-    finished and torch's cached memory is freed."""
+def convert_out_of_memory(do: Callable[[], T], error_of: Callable[[], StepFailed] = OutOfDeviceMemory) -> T:
+    """Return the result of `do`. Raises OutOfDeviceMemory, or the error that is given, if memory runs out, after
+    everything that was started has finished and torch's cached memory is freed."""
     try:
         return do()
     except Exception as error:
@@ -28,7 +28,12 @@ def convert_out_of_memory(do: Callable[[], T]) -> T:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-    raise OutOfDeviceMemory
+    raise error_of()
+
+
+def state_failure() -> StepFailed:
+    """The error of a step in which memory ran out after it had changed states: it cannot be computed again."""
+    return StepFailed("The device ran out of memory in a step. Send the request again.")
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

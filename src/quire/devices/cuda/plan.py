@@ -35,11 +35,11 @@ def most_held_bytes(graph: Graph, weights: Weights, limits: Limits, options: Low
     owners: dict[int, int] = {}  # the value whose memory a value is in: itself, or for columns without a copy another
     most = 0
     for node in graph.nodes:
-        is_view = sizes.values.is_view(node)
-        made = {} if is_view else sizes.made_by(node)
+        made = sizes.made_by(node)
         most = max(most, sum(held.values()) + sum(made.values()) + sizes.inside(node))
         held |= made
-        owners |= {value.id: owners[node.inputs[0].id] if is_view else value.id for value in node.outputs}
+        owners |= {value.id: value.id for value in node.outputs}
+        owners |= {view: owners[owner] for view, owner in sizes.views(node).items()}
         for value in sizes.values.last_read_by(node):
             owner = owners.pop(value)
             if owner not in owners.values():
@@ -62,7 +62,20 @@ class _Sizes:
         parts = 2 if node.op.name in SUMS else 1
         if "top" in node.attrs:
             return self._routed(node)
+        if node.op.name == "linear_split":
+            return self._split(node)
+        if self.values.is_view(node):
+            return {}
         return {value.id: self._of(value, parts * value.dim) for value in node.outputs}
+
+    def views(self, node: Node) -> dict[int, int]:
+        """Return the outputs of a node that are in the memory of another value, with that value."""
+        if self.values.is_view(node):
+            return {node.output.id: node.inputs[0].id}
+        if node.op.name == "linear_split":
+            products = [gapped for outputs in self._products(node) if (gapped := self._gapped(outputs))]
+            return {view.id: first.id for first, *more in products for view in more}
+        return {}
 
     def inside(self, node: Node) -> int:
         """Return the bytes of the normed input, and of the product that is rotated or activated."""
@@ -73,6 +86,9 @@ class _Sizes:
         if node.op.name in RECURRENT:
             return self._inside_recurrent(node)
         matrices = self._matrices(node)
+        if node.op.name == "linear_split" and not self._is_fp8(matrices):  # products of which all columns are copied
+            copied = [outputs for outputs in self._products(node) if not self._gapped(outputs)]
+            return sum(self._of(value, value.dim) for outputs in copied for value in outputs)
         if not matrices:
             return 0
         if node.op.name == "attention_latent":  # absorbed queries and sums of latents; expanded keys and values
@@ -85,6 +101,28 @@ class _Sizes:
         normed = node.inputs[0].dim if node.weights.get("norm") is not None or self._is_fp8(matrices) else 0
         queries = node.output.dim if node.cache is not None else 0  # rotated, in their own buffer
         return self._of(node.outputs[0], product + queries) + self._of(node.inputs[0], normed)
+
+    def _products(self, node: Node) -> list[list[Value]]:
+        """The outputs of linear_split that are columns of one product: matrices of one format."""
+        names = node.weights["weights"]
+        assert isinstance(names, tuple)
+        formats = [self.weights[str(name)].format for name in names]
+        pairs = list(zip(formats, node.outputs, strict=True))
+        return [[value for each, value in pairs if each == format] for format in dict.fromkeys(formats)]
+
+    def _gapped(self, outputs: list[Value]) -> list[Value]:
+        """The outputs that are not copied."""
+        return [value for value in outputs if self.values.takes_gaps(value)]
+
+    def _split(self, node: Node) -> dict[int, int]:
+        """Return the bytes of the outputs of linear_split. The first one that is not copied holds the product."""
+        sizes: dict[int, int] = {}
+        for outputs in self._products(node):
+            gapped = self._gapped(outputs)
+            sizes |= {value.id: self._of(value, value.dim) for value in outputs if value not in gapped}
+            if gapped:
+                sizes[gapped[0].id] = sum(self._of(value, value.dim) for value in outputs)
+        return sizes
 
     def _routed(self, node: Node) -> dict[int, int]:
         """Return the bytes of a choice of experts; its grouping, or its counts, are held as long as the numbers."""

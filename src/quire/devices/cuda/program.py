@@ -20,18 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.devices._triton.attention import AttentionWork
-from quire.devices._triton.attention_work import (
-    AttentionKind,
-    Capacity,
-    WorkCounts,
-    WorkLimits,
-    aligned,
-)
+from quire.devices._triton.attention_work import AttentionKind, Capacity, WorkCounts, WorkLimits, aligned
 from quire.devices._triton.chain import compile_ahead
 from quire.devices._triton.rope import TokenPlacement
 from quire.devices.base import Limits
 from quire.ops.batch import Batch, Draws
-from quire.types.errors import OutOfDeviceMemory, StepFailed
+from quire.types.errors import OutOfDeviceMemory
 
 from .attention import AttendsWide
 from .caches import Caches
@@ -43,7 +37,7 @@ from .instructions import AddProduct, Attend, Gate, Head, Instruction, Run
 from .int4 import Int4Linear
 from .latent import AttendLatent
 from .linear import Linear
-from .out_of_memory import convert_out_of_memory, is_out_of_memory
+from .out_of_memory import convert_out_of_memory, state_failure
 from .pending import CudaPending, HostLogits, Staging
 from .plain import Multiply
 from .sampler import DeviceSampler, sampling_mode
@@ -327,12 +321,7 @@ class CudaProgram:
         if self.work.states is None:
             return self._forward(inputs, counts, sizes)
         torch.empty(self.step_bytes * sizes.tokens // self.limits.max_tokens, dtype=torch.uint8, device=self.device)
-        try:
-            return self._forward(inputs, counts, sizes)
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise StepFailed("The device ran out of memory in a step that changes states.") from None
-            raise
+        return convert_out_of_memory(lambda: self._forward(inputs, counts, sizes), state_failure)
 
     def _run(self, inputs: Inputs, counts: Mapping[AttentionKind, WorkCounts], sizes: StepSizes) -> Run:
         work = {

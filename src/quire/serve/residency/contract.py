@@ -57,9 +57,11 @@ class EngineRecord:
         """Bytes in use: weights, buffers, and the KV blocks and states that hold something."""
         ready = self.ready
         used = self.fixed_bytes + (counters.num_blocks - counters.num_free_blocks) * ready.block_bytes
-        for cache, found in zip(ready.windows, counters.windows, strict=False):
-            used += (cache.num_blocks - found.num_free) * cache.block_bytes
-        return used + (counters.num_states - counters.num_free_states) * ready.state_bytes
+        if counters.num_window_blocks:
+            share = (counters.num_held_window_blocks + counters.num_cached_window_blocks) / counters.num_window_blocks
+            used += int(share * sum(each.num_blocks * each.block_bytes for each in ready.windows))
+        num_states = min(counters.num_states, counters.num_held_states + counters.num_checkpoints)
+        return used + num_states * ready.state_bytes
 
 
 @dataclass(frozen=True, slots=True)
