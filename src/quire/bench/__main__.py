@@ -25,8 +25,9 @@ COMMANDS = {  # name -> module
     "gpu-accuracy": "quire.bench.gpu_accuracy",
     "latent": "quire.bench.latent",
     "experts": "quire.bench.experts",
+    "states": "quire.bench.states",
 }
-PARSE_REST = {"gpu", "tune", "gpu-accuracy", "latent", "experts"}  # they parse the rest of the command line
+PARSE_REST = {"gpu", "tune", "gpu-accuracy", "latent", "experts", "states"}  # they parse the rest of the command line
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

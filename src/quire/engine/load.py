@@ -136,7 +136,7 @@ def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> tuple[C
     """The settings, limited to what the model can do, what the device has, and what its memory holds; the cache."""
     config = replace(config, scheduler=replace(config.scheduler, max_context=model.context))
     config = with_kv_format(config, facts)
-    sizes, total = cache_bytes(model.graph.caches, config, frees_windows=False), facts.memory.total_bytes
+    sizes, total = cache_bytes(model.graph.caches, config, facts.frees_windows), facts.memory.total_bytes
     if facts.has_own_memory:  # how many blocks fit is known when the program is made
         room = None
         if total is not None and sizes.state:

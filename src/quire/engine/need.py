@@ -132,7 +132,7 @@ def need_of(path: Path, config: Config, facts: DeviceFacts) -> Need:
     fixed = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
     return Need(
         fixed_bytes=PROCESS_BYTES + fixed + buffer_bytes(model.graph, model.weights, config, facts),
-        cache=cache_bytes(model.graph.caches, config, frees_windows=False),
+        cache=cache_bytes(model.graph.caches, config, facts.frees_windows),
         config=config,
         max_context=model.context,
     )

@@ -59,10 +59,13 @@ class LiveStates:
     def finish(self, state: RequestState, now: float, has_failed: bool) -> None:
         """Release a finished request's blocks, or keep them until its last result arrives."""
         session = state.request.session if not state.sample else None
-        if state.lease is not None and not has_failed and self._has_last_result_in_flight(state, state.lease):
-            self._closing[state] = (state.lease, session)
-        else:
-            self.release(state, now, session, has_state=not has_failed)
+        lease = state.lease
+        if lease is not None and not has_failed and self._has_last_result_in_flight(state, lease):
+            self._cache.seal(lease, state.tokens, state.computed, now)
+            if not lease.announced_edge:  # no request waits for its blocks
+                self._closing[state] = (lease, session)
+                return
+        self.release(state, now, session, has_state=not has_failed)
 
     def close(self, state: RequestState, part: Part, result: PartResult, now: float) -> None:
         """Take the last result of a finished request."""
@@ -74,10 +77,10 @@ class LiveStates:
 
     def _has_last_result_in_flight(self, state: RequestState, lease: Lease) -> bool:
         """Is one result in flight, of a part that computes known tokens, so that the state is known after it?"""
-        if lease.state is None or lease.announced_edge or state.num_in_flight != 1:
+        if lease.state is None or state.num_in_flight != 1 or state.scheduled > len(state.tokens):
             return False
-        is_decoding = state.phase is Phase.DECODING and not state.awaits_result
-        return is_decoding and state.scheduled <= len(state.tokens)
+        has_computed = state.computed > lease.num_hit  # so the copies that its first step began with are done
+        return has_computed and state.phase is Phase.DECODING and not state.awaits_result
 
     def _end(self, state: RequestState, ending: _Ending, now: float) -> None:
         lease, computed, session, state_at = ending

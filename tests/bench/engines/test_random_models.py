@@ -38,3 +38,10 @@ def test_models_with_experts_have_the_published_sizes(shape, total, active, weig
     assert weights.shared + weights.of_experts == pytest.approx(total, rel=0.01)
     assert weights.of_a_token == pytest.approx(active, rel=0.02)
     assert weights.expert_bytes == weight_bytes * weights.of_experts
+
+
+def test_a_hybrid_model_has_the_published_size(tmp_path):
+    """Qwen3.5-9B: 9.0 billion weights with the embeddings, which are not multiplied with."""
+    write_config(tmp_path, "qwen3.5-9b")
+    weights = multiplied_weights(tmp_path)
+    assert weights.of_experts == 0 and weights.shared + 248320 * 4096 == pytest.approx(9.0e9, rel=0.02)

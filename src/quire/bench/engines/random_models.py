@@ -196,6 +196,30 @@ GPT_OSS_20B = {
         "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"],
     },
 }
+QWEN3_5_9B = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "model_type": "qwen3_5_text",
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 4,
+    "layer_types": ["linear_attention" if (i + 1) % 4 else "full_attention" for i in range(32)],
+    "attn_output_gate": True,
+    "vocab_size": 248320,
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000000.0, "partial_rotary_factor": 0.25},
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "eos_token_id": 248044,
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "llama8b": _llama(4096, 14336, 32, 32),
     "llama70b": _llama(8192, 28672, 80, 64),
@@ -207,6 +231,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-30b-a3b": QWEN3_30B_A3B,
     "deepseek-v2-lite": DEEPSEEK_V2_LITE,
     "gpt-oss-20b": GPT_OSS_20B,
+    "qwen3.5-9b": QWEN3_5_9B,
 }
 COMMON = {"max_position_embeddings": 131072, "torch_dtype": "bfloat16", "initializer_range": 0.02}
 

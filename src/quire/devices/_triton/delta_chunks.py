@@ -29,7 +29,7 @@ NUM_FACTORS = 4  # of a token: what is kept of the state before the chunk, see `
 
 
 @triton.jit
-def tokens_of(chunks, item):
+def chunk_tokens(chunks, item):
     """The tokens of a chunk, and which of them are there."""
     start, end = tl.load(chunks + 2 * item), tl.load(chunks + 2 * item + 1)
     token = start + tl.arange(0, CHUNK_TOKENS)
@@ -101,7 +101,7 @@ def _invert_chunks(
 ):  # fmt: skip
     """Of one chunk and head: the inverse, and how much every query reads of every change."""
     head = tl.program_id(1)
-    token, is_token, _ = tokens_of(chunks, tl.program_id(0))
+    token, is_token, _ = chunk_tokens(chunks, tl.program_id(0))
     follow(CHAINED)
     at = tl.arange(0, CHUNK_TOKENS)
     key = tile(k, token, is_token, k_stride, head // GROUP * KEY, KEY, KEY_PADDED)
@@ -135,7 +135,7 @@ def _score_parts(
     """Of 16 tokens of a chunk, and one head whose channels differ in their decay: the lines of the triangular matrix,
     and how much their queries read of every change. Decays are relative to the first of these tokens."""
     head, first = tl.program_id(1), tl.program_id(2) * PART
-    token, is_token, end = tokens_of(chunks, tl.program_id(0))
+    token, is_token, end = chunk_tokens(chunks, tl.program_id(0))
     follow(CHAINED)
     at, inside = tl.arange(0, CHUNK_TOKENS), tl.arange(0, PART)
     mine = tl.load(chunks + 2 * tl.program_id(0)).to(tl.int64) + first + inside
@@ -170,7 +170,7 @@ def _score_parts(
 @triton.jit
 def _invert_stored(chunks, inverses, HEADS: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr):
     """Invert the triangular matrix of one chunk and head in place."""
-    token, is_token, _ = tokens_of(chunks, tl.program_id(0))
+    token, is_token, _ = chunk_tokens(chunks, tl.program_id(0))
     place = _place(token, tl.program_id(1), HEADS)
     follow(CHAINED)
     lower = tl.load(inverses + place, mask=is_token[:, None], other=0.0)
@@ -196,7 +196,7 @@ def _delta_chunks(
     state = tl.load(states + slot * HEADS * KEY * VALUE + place, mask=is_there & (slot >= 0), other=0.0)
     follow(CHAINED)
     for item in range(first, last):
-        token, is_token, end = tokens_of(chunks, item)
+        token, is_token, end = chunk_tokens(chunks, item)
         is_cell = is_token[:, None] & is_column[None, :]
         key = tile(k, token, is_token, k_stride, head // GROUP * KEY, KEY, KEY_PADDED)
         query = tile(q, token, is_token, q_stride, head // GROUP * KEY, KEY, KEY_PADDED)

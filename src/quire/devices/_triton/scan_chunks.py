@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .attention import padded
 from .chain import LaunchShape, follow, launch
-from .delta_chunks import kept_between, tile, tokens_of
+from .delta_chunks import chunk_tokens, kept_between, tile
 from .scan_steps import ScanInputs, StateScan, softplus
 from .state_work import StateRows
 
@@ -44,7 +44,7 @@ def _scan_chunks(
     one_rate = tl.load(rate + head)
     follow(CHAINED)
     for item in range(first, last):
-        token, is_token, end = tokens_of(chunks, item)
+        token, is_token, end = chunk_tokens(chunks, item)
         is_cell = is_token[:, None] & is_line[None, :]
         numbers = tl.load(x + token[:, None] * x_stride + head * DIM + line[None, :], mask=is_cell, other=0.0)
         of_b = tile(b, token, is_token, b_stride, head // GROUP * SIZE, SIZE, SIZE_PADDED)

@@ -28,7 +28,7 @@ from .expert_placement import HostChoice
 from .experts import Route
 from .few_rows import FewRows
 from .host_experts import EXPERT_OPS, HostExperts, host_share, measure_bandwidths, other_bytes, report
-from .inputs import StepWork
+from .inputs import StepSplit
 from .instructions import Attend, Instruction
 from .latent import EXPANDED_TOKENS, AttendLatent
 from .lower import Lowering
@@ -205,12 +205,12 @@ def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device)
     return Caches(graph.caches, limits.block_tokens, dtype, device, num_blocks, states)
 
 
-def _work(instructions: Sequence[Instruction], caches: Caches, limits: Limits, is_fixed: bool) -> StepWork:
+def _work(instructions: Sequence[Instruction], caches: Caches, limits: Limits, is_fixed: bool) -> StepSplit:
     """Return how attention is split, for each kind of layer, and the rows of recurrent layers."""
     attends = [each for each in instructions if isinstance(each, Attend | AttendCache | AttendLatent)]
     kinds = {each.kind: each for each in attends}
     attention = {kind: _work_of(each, limits, caches.device, is_fixed) for kind, each in kinds.items()}
-    return StepWork(attention, StateLimits(caches.num_states, not is_fixed) if caches.num_states else None)
+    return StepSplit(attention, StateLimits(caches.num_states, not is_fixed) if caches.num_states else None)
 
 
 def _work_of(

@@ -42,7 +42,7 @@ class StepSizes(NamedTuple):
     scans: int = 0
 
 
-class StepWork(NamedTuple):
+class StepSplit(NamedTuple):
     """How steps are split: attention, for each kind of layer, and the rows of recurrent layers."""
 
     attention: Mapping[AttentionKind, WorkLimits]
@@ -77,7 +77,7 @@ class Inputs(NamedTuple):
     tables: Any  # the rest of the buffer
 
     @classmethod
-    def of(cls, buffer: Any, floats: Any, sizes: StepSizes, limits: StepWork) -> Inputs:
+    def of(cls, buffer: Any, floats: Any, sizes: StepSizes, limits: StepSplit) -> Inputs:
         """Divide a buffer into views. `floats` is the same buffer as float32."""
         lengths = [sizes.tokens] * 3 + [sizes.logits] * 8
         kinds = [buffer] * 5 + [floats, buffer, floats, floats, floats, buffer]
@@ -99,7 +99,7 @@ class Inputs(NamedTuple):
 
 
 def fill(
-    inputs: Inputs, batch: Batch, limits: StepWork, chunks: Chunks | None, trash_slot: int
+    inputs: Inputs, batch: Batch, limits: StepSplit, chunks: Chunks | None, trash_slot: int
 ) -> dict[AttentionKind, WorkCounts]:
     """Write a step into the host buffer. Padding writes its K and V to `trash_slot`, and samples no tokens.
 

@@ -32,7 +32,7 @@ from .caches import Caches
 from .capture import Buckets, CapturedStep, GraphKind, capture
 from .experts import Experts
 from .host_experts import HostExperts
-from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, StepWork, fill
+from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, StepSplit, fill
 from .instructions import AddProduct, Attend, Gate, Head, Instruction, Run
 from .int4 import Int4Linear
 from .latent import AttendLatent
@@ -70,7 +70,7 @@ class CudaProgram:
     output: int  # the value that has the logits
     caches: Caches
     limits: Limits
-    work: StepWork
+    work: StepSplit
     sampler: DeviceSampler
     device: torch.device
     captures: bool
@@ -266,7 +266,7 @@ class CudaProgram:
         self._numbers[:used].copy_(staging.numbers[:used], non_blocking=True)
         return Inputs.of(self._numbers, self._floats, padded, work), counts
 
-    def _work_of(self, sizes: StepSizes) -> StepWork:
+    def _work_of(self, sizes: StepSizes) -> StepSplit:
         """Return how such a step is split. Enough rows to fill the GPU are not split: nothing to merge."""
 
         variant = variant_within(self.variants, sizes)

@@ -80,7 +80,7 @@ class ApplyDeltaRule:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scan:
+class ScanStates:
     """The scan of Mamba or Mamba-2."""
 
     inputs: tuple[int, ...]  # x, dt, b, c
@@ -101,7 +101,7 @@ class Scan:
         run.values[self.out] = out
 
 
-WRITE_STATES = (Convolve, ApplyDeltaRule, Scan)
+WRITE_STATES = (Convolve, ApplyDeltaRule, ScanStates)
 
 
 def rows_of(run: Run) -> StateRows:
@@ -114,7 +114,7 @@ def _empty_like(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
-def lower_recurrent(node: Node, graph: Graph, placer: Placer, caches: Caches) -> Convolve | ApplyDeltaRule | Scan:
+def lower_recurrent(node: Node, graph: Graph, placer: Placer, caches: Caches) -> Convolve | ApplyDeltaRule | ScanStates:
     """Lower short_conv, delta_rule or state_scan."""
     assert node.cache is not None
     spec = graph.caches[node.cache]
@@ -136,7 +136,7 @@ def lower_recurrent(node: Node, graph: Graph, placer: Placer, caches: Caches) ->
     assert rate is not None
     groups = node.input("b").dim // columns
     scan = StateScan(heads, rows, columns, groups, rate, weights["bias"], weights["skip"], **limits)
-    return Scan(inputs, scan, *place)
+    return ScanStates(inputs, scan, *place)
 
 
 def lower_decay(node: Node, placer: Placer) -> Decay:

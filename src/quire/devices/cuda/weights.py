@@ -130,7 +130,7 @@ class Placer:
     def read(self, weight: Weight, dtype: torch.dtype) -> Tensor:
         """Return the weight [*shape] on the device. Random weights are generated there, which is faster."""
         source = weight.source
-        if isinstance(source, RandomTensor):
+        if isinstance(source, RandomTensor) and not weight.transform.negated_exp:
             numbers = torch.empty(weight.shape, dtype=dtype, device=self.device)
             return numbers.normal_(source.mean, source.std)
         if weight.format in PLAIN:

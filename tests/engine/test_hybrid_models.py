@@ -1,0 +1,203 @@
+"""Models with windows and with recurrent layers, on the native device: a prefix hit changes no bit of an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.engine.async_llm import AsyncLLM
+from quire.engine.llm import LLM
+from quire.engine.messages import Cancel
+from quire.types.request import CacheKey, Constraint, ConstraintKind, SamplingParams
+from quire.weights.checkpoint import open_checkpoint
+from tests.devices.cpu.programs import HAS_NATIVE
+from tests.engine.driver import Driver, SampleRecord, expected
+from tests.engine.spelled import save_spelled
+from tests.engine.test_process import link_of
+from tests.models.toys import make_toy, some_tokens, toy_of, write_gguf
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not HAS_NATIVE, reason="the extension was not built")]
+
+# Short convolutions; delta rule; Mamba-2 with attention; Mamba-2 alone; windows.
+GROUPS = ["lfm2", "qwen3_5", "granitemoehybrid", "mamba2", "gemma3"]
+SETTINGS = {"num_blocks": 400, "max_rows": 8, "max_step_tokens": 48, "max_context": 1024}
+SCORED = SamplingParams(max_tokens=10, temperature=0, ignore_eos=True, logprobs=3)
+GREEDY = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
+LONG = SamplingParams(max_tokens=64, temperature=0, ignore_eos=True)
+
+
+class HybridDriver(Driver):
+    """A toy on the native device."""
+
+    device_name = "cpu"
+
+    def __init__(self, case: str, **settings: Any) -> None:
+        super().__init__(case, **{**SETTINGS, **settings})
+        self.case = case
+
+    def answer(self, name: str, prompt: list[int], sampling: SamplingParams = SCORED, **request: Any) -> SampleRecord:
+        """Serve one request alone."""
+        self.submit(name, prompt, sampling, **request)
+        self.run()
+        return self.records[name, 0]
+
+    def cold(self, name: str, prompt: list[int], sampling: SamplingParams = SCORED, **request: Any) -> SampleRecord:
+        """Serve one request that finds nothing in the cache."""
+        record = self.answer(f"cold {name}", prompt, sampling, cache=CacheKey(salt=name), **request)
+        assert record.num_hit == 0
+        return record
+
+
+@pytest.fixture(scope="module", params=GROUPS)
+def driver(request: pytest.FixtureRequest) -> HybridDriver:
+    return HybridDriver(request.param)
+
+
+def said(record: SampleRecord) -> tuple[list[int], list[Any]]:
+    """The tokens of an answer, and their log probabilities, to the bit."""
+    assert record.error is None and record.tokens
+    return record.tokens, record.logprobs
+
+
+def test_many_at_once_generate_what_transformers_does(driver: HybridDriver) -> None:
+    texts = [some_tokens(length) for length in (5, 40, 70, 71)]
+    for turn in range(2):  # the second time from the prefix cache
+        for text in texts:
+            driver.submit(f"{turn} {len(text)}", text, GREEDY)
+        driver.run()
+        for text in texts:
+            assert driver.tokens(f"{turn} {len(text)}") == expected(driver.case, text, 24)
+            assert driver.records[f"{turn} {len(text)}", 0].num_hit == (len(text) - 1 if turn else 0)
+
+
+def test_a_shared_prefix_is_computed_twice_at_most_and_hits_change_no_bit(driver: HybridDriver) -> None:
+    prefix, hits = some_tokens(403), []
+    for n in range(5):
+        prompt = [*prefix, n, *some_tokens(7 + n)]
+        warm = driver.answer(f"warm {n}", prompt)
+        assert said(warm) == said(driver.cold(f"suffix {n}", prompt))
+        hits.append(warm.num_hit)
+    assert hits[0] == 0 and all(hit >= len(prefix) for hit in hits[2:])
+
+
+def test_a_conversation_computes_each_token_once(driver: HybridDriver) -> None:
+    text, known = some_tokens(33), 1
+    before = driver.core.counters().computed_tokens
+    for turn in range(5):
+        warm = driver.answer(f"turn {turn}", text)
+        assert warm.num_hit == known - 1  # the last token of an answer was sampled, not computed
+        text, known = [*text, *warm.tokens, turn, *some_tokens(9 + turn)], len(text) + len(warm.tokens)
+    assert driver.core.counters().computed_tokens - before == known - 1
+    assert said(driver.answer("last turn", text)) == said(driver.cold("turn", text))
+
+
+def test_samples_of_one_prompt_share_its_computation(driver: HybridDriver) -> None:
+    prompt, sampling = some_tokens(90), SamplingParams(n=3, max_tokens=8, seed=5, ignore_eos=True)
+    before = driver.core.counters().computed_tokens
+    driver.answer("n", prompt, sampling)
+    assert driver.core.counters().computed_tokens - before <= len(prompt) + 2 + 3 * 7  # its last token for each sample
+    samples = [driver.tokens("n", sample) for sample in range(3)]
+    assert len(set(map(tuple, samples))) > 1
+    driver.cold("n", prompt, sampling)
+    assert [driver.tokens("cold n", sample) for sample in range(3)] == samples
+
+
+def test_a_cancelled_request_leaves_a_prefix_that_can_be_used(driver: HybridDriver) -> None:
+    prompt = some_tokens(150)
+    driver.submit("cancelled", prompt, GREEDY)
+    for _ in range(7):
+        driver.step()
+    driver.handle(Cancel("cancelled"))
+    driver.run()
+    known = driver.records["cancelled", 0].tokens
+    warm = driver.answer("after", [*prompt, *known])
+    assert warm.num_hit >= len(prompt) - 1 and said(warm) == said(driver.cold("cancel", [*prompt, *known]))
+
+
+@pytest.mark.parametrize("case", GROUPS)
+def test_preempted_requests_have_the_tokens_that_they_would_have_alone(case: str) -> None:
+    driver = HybridDriver(case, num_blocks=18, max_context=256, num_states=6)
+    texts = {f"r{n}": some_tokens(20 + n) for n in range(6)}
+    for name, text in texts.items():
+        driver.submit(name, text, LONG)
+    driver.run()
+    for name, text in texts.items():
+        assert driver.tokens(name) == expected(case, text, 64)
+    assert case == "mamba2" or driver.core.counters().num_preemptions > 0
+
+
+@pytest.mark.parametrize("case", ["lfm2", "qwen3_5"])
+def test_forced_tokens_and_hits_together_change_no_bit(case: str, tmp_path: Path) -> None:
+    pytest.importorskip("llguidance")
+    driver = HybridDriver(case, checkpoint=open_checkpoint(save_spelled(make_toy(case).torch_model, tmp_path)))
+    form = Constraint(ConstraintKind.REGEX, r"The answer is [ab]{4}, because of [cd]{5}\.")
+    prompt, request = some_tokens(77), {"eos_token_ids": (129,), "constraint": form}
+    sampling = SamplingParams(max_tokens=60, temperature=0)
+    cold = driver.cold("form", prompt, sampling, **request)
+    driver.answer("first", prompt, sampling, **request)
+    warm = driver.answer("form", prompt, sampling, **request)
+    assert warm.num_hit >= len(prompt) - 1 and warm.num_forced == cold.num_forced > 10 and warm.tokens == cold.tokens
+    text = [*prompt, *warm.tokens, 5, 6, 7]
+    after = driver.answer("after", text)
+    assert after.num_hit >= len(prompt) + len(warm.tokens) - 2 and said(after) == said(driver.cold("after form", text))
+
+
+@pytest.mark.parametrize(
+    "context, window, chunk", [(4096, 64, 256), pytest.param(32768, 1024, 2048, marks=pytest.mark.slow)]
+)
+def test_a_long_prompt_holds_the_blocks_of_a_window_and_a_chunk(context: int, window: int, chunk: int) -> None:
+    """The layers of Gemma 3 with a window take at most 1.1 times (window + chunk) tokens, whatever the context is."""
+    different = {"sliding_window": window, "head_dim": 16, "max_position_embeddings": context, "num_attention_heads": 1,
+                 "num_key_value_heads": 1, "layer_types": ["sliding_attention", "full_attention"]}  # fmt: skip
+    toy = toy_of("Gemma3ForCausalLM", different, seed=1)
+    settings = {"max_context": context, "max_step_tokens": chunk, "num_blocks": 2 * context // 16, "max_rows": 4}
+    driver = HybridDriver("gemma3", checkpoint=toy.checkpoint, **settings)
+    driver.submit("long", some_tokens(context - 9), SamplingParams(max_tokens=4, temperature=0, ignore_eos=True))
+    most = 0
+    while driver.step():
+        most = max(most, driver.core.counters().num_held_window_blocks)
+    assert len(driver.tokens("long")) == 4 and driver.core.counters().num_window_blocks < context // 16
+    assert window + chunk - 16 < most * 16 <= 1.1 * (window + chunk)
+
+
+@pytest.fixture(scope="module")
+def hybrid_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """LFM2 on disk, with a tokenizer."""
+    return save_spelled(make_toy("lfm2").torch_model, tmp_path_factory.mktemp("lfm2"))
+
+
+@pytest.mark.parametrize("container", ["safetensors", "gguf"])
+def test_files_of_a_hybrid_are_run_and_usage_has_its_cached_tokens(
+    container: str, hybrid_folder: Path, tmp_path: Path
+) -> None:
+    path = hybrid_folder if container == "safetensors" else write_gguf(make_toy("lfm2").as_gguf(), tmp_path / "a.gguf")
+    prompts = [some_tokens(length) for length in (33, 90)]
+    with LLM(path, device="cpu", kv_dtype="f32", **SETTINGS) as llm:
+        for turn in range(2):
+            for completion, prompt in zip(llm.generate(prompts, GREEDY), prompts, strict=True):
+                assert list(completion.tokens) == expected("lfm2", prompt, 24)
+                assert completion.usage.cached == (len(prompt) - 1 if turn else 0)
+        ready = llm.client.ready
+        assert ready.num_states >= 16 and ready.state_bytes == 768 and ready.windows == ()
+
+
+def test_an_engine_that_is_killed_continues_with_the_same_tokens(hybrid_folder: Path) -> None:
+    prompts = [some_tokens(length) for length in (33, 90, 91)]
+    sampling = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
+
+    async def run() -> list[list[int]]:
+        async with AsyncLLM(hybrid_folder, device="cpu", kv_dtype="f32", **SETTINGS) as llm:
+            asked = asyncio.gather(*(llm.generate(prompt, sampling) for prompt in prompts))
+            while not (await asyncio.to_thread(llm.client.counters)).output_tokens:
+                await asyncio.sleep(0.01)
+            os.kill(link_of(llm.client).pid, signal.SIGKILL)
+            found = await asked
+            assert llm.client.num_restarts == 1
+            return [list(completion.tokens) for (completion,) in found]
+
+    assert asyncio.run(run()) == [expected("lfm2", prompt, 400) for prompt in prompts]
