@@ -24,7 +24,7 @@ from quire.cache.blocks import BlockPool
 from quire.cache.checkpoints import DEFAULT_SPACING, Checkpoints, CheckpointSpacing
 from quire.cache.columns import Columns, Need
 from quire.cache.explain import Explanation, explain
-from quire.cache.history import History, StoredBlock
+from quire.cache.history import History, stored_block
 from quire.cache.leaders import Leaders
 from quire.cache.lease import Hit, Lease
 from quire.cache.pins import Pins
@@ -322,13 +322,8 @@ class KVCache:
 
     def snapshot(self) -> list[CacheEvent]:
         """Return the events that build the present tree, parents first, all with the newest sequence number."""
-        tree, sequence = self._tree, self.history.sequence
-        nodes = list(tree.in_order())
-        stored = [
-            StoredBlock(tree.node(node), tree.parent_identity(node), node, tree.key(node), owner)
-            for node, owner in nodes
-        ]
-        events: list[CacheEvent] = [each.event(sequence) for each in stored]
+        nodes, sequence = list(self._tree.in_order()), self.history.sequence
+        events: list[CacheEvent] = [stored_block(self._tree, *node).event(sequence) for node in nodes]
         return events if self._columns is None else events + self._columns.events(nodes, sequence)
 
     def stats(self) -> CacheStats:
