@@ -126,25 +126,25 @@ class KVCache:
         """Hold a hit. If no block is free for the copy of a head, the hit ends at the last whole block."""
         if self._columns is not None:
             hit = self._affordable(hit, now)
+        num_whole = len(hit.blocks) * self.block_tokens
+        lease = Lease(key, len(tokens), pins, list(hit.blocks), list(hit.blocks), num_whole)
         self._pool.hold(hit.blocks, now)
-        blocks, num_hit, copy = list(hit.blocks), len(hit.blocks) * self.block_tokens, None
+        if self._columns is not None:
+            self._columns.start(lease, hit, now)  # before a block is taken, which may evict one that its copies read
         if hit.source != NO_BLOCK:
             self._pool.hold((hit.source,), now)
             target = self._take(1, now)
             if target is None:
                 self._pool.release((hit.source,), now)
             else:
-                copy = CopyBlock(hit.source, target[0], hit.num_tokens - num_hit)
-                blocks.append(target[0])
-                num_hit = hit.num_tokens
-        lease = Lease(key, len(tokens), pins, blocks, list(hit.blocks), num_hit, copy)
-        if self._columns is not None:
-            self._columns.start(lease, hit, now)
+                lease.copy = CopyBlock(hit.source, target[0], hit.num_tokens - num_whole)
+                lease.blocks.append(target[0])
+                lease.num_hit = hit.num_tokens
         self.pins.apply(pins, lease.path, 0, now)
         self._leases[id(lease)] = lease
         self._leaders.announce(lease, tokens)
         self._queried_tokens += len(tokens)
-        self._hit_tokens += num_hit
+        self._hit_tokens += lease.num_hit
         return lease
 
     def can_fork(self, lease: Lease, num_tokens: int) -> bool:
