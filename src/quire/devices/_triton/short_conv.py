@@ -29,7 +29,7 @@ class ConvKernel(NamedTuple):
     kind: str = ""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])  # one kernel for all numbers of tokens
 def _short_conv(
     x, weight, bias, states, source, target, starts, row_of_token, saves, out, x_stride, num_tokens,
     DIM: tl.constexpr, TAPS: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, HAS_BIAS: tl.constexpr,
