@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from tests.graph import odd_attention, odd_blocks, odd_experts, odd_latent, odd_recurrent
+from tests.graph import odd_attention, odd_blocks, odd_experts, odd_gates, odd_latent, odd_recurrent
 from tests.graph.odd_registry import ODD_GRAPHS
 from tests.graph.sketch import Sketch
 
@@ -14,6 +14,7 @@ __all__ = [
     "odd_attention",
     "odd_blocks",
     "odd_experts",
+    "odd_gates",
     "odd_graph",
     "odd_latent",
     "odd_recurrent",
