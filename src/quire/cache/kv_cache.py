@@ -24,14 +24,14 @@ from quire.cache.blocks import BlockPool
 from quire.cache.checkpoints import DEFAULT_SPACING, Checkpoints, CheckpointSpacing
 from quire.cache.columns import Columns, Need
 from quire.cache.explain import Explanation, explain
-from quire.cache.history import History, StoredBlock
+from quire.cache.history import History, stored_block
 from quire.cache.leaders import Leaders
 from quire.cache.lease import Hit, Lease
 from quire.cache.pins import Pins
 from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.resizing import Resizing
 from quire.cache.sessions import Sessions
-from quire.cache.stats import NO_COLUMNS, CacheStats
+from quire.cache.stats import NO_STATES, CacheStats
 from quire.cache.windows import WindowColumn
 from quire.cache.writer import TreeWriter
 from quire.types.events import CacheEvent
@@ -322,13 +322,8 @@ class KVCache:
 
     def snapshot(self) -> list[CacheEvent]:
         """Return the events that build the present tree, parents first, all with the newest sequence number."""
-        tree, sequence = self._tree, self.history.sequence
-        nodes = list(tree.in_order())
-        stored = [
-            StoredBlock(tree.node(node), tree.parent_identity(node), node, tree.key(node), owner)
-            for node, owner in nodes
-        ]
-        events: list[CacheEvent] = [each.event(sequence) for each in stored]
+        nodes, sequence = list(self._tree.in_order()), self.history.sequence
+        events: list[CacheEvent] = [stored_block(self._tree, *node).event(sequence) for node in nodes]
         return events if self._columns is None else events + self._columns.events(nodes, sequence)
 
     def stats(self) -> CacheStats:
@@ -342,7 +337,8 @@ class KVCache:
             queried_tokens=self._queried_tokens,
             hit_tokens=self._hit_tokens,
             sequence=self.history.sequence,
-            columns=NO_COLUMNS if self._columns is None else self._columns.stats(),
+            windows=() if self._columns is None else tuple(column.stats() for column in self._columns.windows),
+            states=NO_STATES if self._states is None else self._states.stats(),
         )
 
     def check(self) -> None:

@@ -11,8 +11,9 @@ from array import array
 from collections.abc import Iterator, Sequence, Set
 
 from quire.cache.blocks import BlockPool
-from quire.cache.history import History, StoredBlock
+from quire.cache.history import History, StoredBlock, stored_block
 from quire.cache.radix import NO_BLOCK, PrefixTree, common_head
+from quire.cache.stats import WindowStats
 from quire.types.request import CacheKey, Pin
 
 
@@ -109,10 +110,10 @@ class WindowColumn:
 
     def stored(self, node: int, owner: CacheKey) -> StoredBlock | None:
         """Return the block that the node has, for events."""
-        tree, block = self._tree, self._block_of[node]
+        block = self._block_of[node]
         if block == NO_BLOCK:
             return None
-        return StoredBlock(tree.node(node), tree.parent_identity(node), block, tree.key(node), owner, self.number)
+        return stored_block(self._tree, node, owner)._replace(block=block, group=self.number)
 
     def drop(self, node: int) -> None:
         """Free the block of a node that is removed from the tree."""
@@ -132,6 +133,10 @@ class WindowColumn:
         """Remove the pin of a node's block."""
         if (block := self._block_of[node]) != NO_BLOCK:
             self.pool.pin(block, 0, None, now)
+
+    def stats(self) -> WindowStats:
+        """Return figures for metrics."""
+        return WindowStats(self.window, self.pool.num_free, self.pool.num_held, self.pool.num_cached)
 
     def check(self, holds: dict[int, int]) -> None:
         """Assert that column and pool agree, and that only nodes of the tree have blocks."""
