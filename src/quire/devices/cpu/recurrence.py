@@ -82,7 +82,7 @@ def emit_state_scan(lowering: _Lowering, node: Node) -> None:
 
 
 RECURRENT: dict[str, Callable[[_Lowering, Node], None]] = {
-    "activated_conv": emit_short_conv,
+    "activated_short_conv": emit_short_conv,
     "delta_rule": emit_delta_rule,
     "log_decay": emit_log_decay,
     "short_conv": emit_short_conv,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from quire.graph.graph import Node, Value, WeightNames
 from quire.graph.passes.fuse_states import fuse_activated_conv, fuse_delta_rule, fuse_gated_norm, fuse_norm_of_gated
 from quire.graph.passes.rewrite import Fusion, Rule, Uses
-from quire.ops import fused, fused_experts, fused_recurrence
+from quire.ops import fused, fused_experts
 
 
 def merge_linears(uses: Uses, node: Node) -> Fusion | None:
@@ -103,16 +103,6 @@ def fuse_activation(uses: Uses, node: Node) -> Fusion | None:
     x = {"x": linear.inputs[0]}
     whole = uses.graph.node(fused.activated_linear, x, linear.weights, node.attrs, outputs=node.outputs)
     return Fusion(whole, (linear, node))
-
-
-def fuse_activated_conv(uses: Uses, node: Node) -> Fusion | None:
-    """activation(short_conv(x)) becomes activated_conv."""
-    conv = uses.maker(node.inputs[0], "short_conv") if node.op.name == "activation" else None
-    if conv is None or not uses.is_read_once(conv.output):
-        return None
-    op, x = fused_recurrence.activated_conv, {"x": conv.inputs[0]}
-    whole = uses.graph.node(op, x, conv.weights, node.attrs, cache=conv.cache, outputs=node.outputs)
-    return Fusion(whole, (conv, node))
 
 
 def fuse_scaled_embed(uses: Uses, node: Node) -> Fusion | None:
@@ -288,7 +278,6 @@ RULES: tuple[Rule, ...] = (
     fuse_normed_residual,
     fuse_scaled_residual,
     fuse_activation,
-    fuse_activated_conv,
     fuse_residual,
     fuse_scaled_embed,
     fuse_experts_residual,
