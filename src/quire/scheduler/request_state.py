@@ -95,10 +95,6 @@ class RequestState:
     row: int = NO_ROW
     lease: Lease | None = None
     hit: Hit | None = None  # while waiting: its last match in the prefix tree
-    awaited: tuple[Lease, int] | None = (
-        None  # while waiting: a lease that began like it, and how many tokens they share
-    )
-    state_source: int | None = None  # the slot that its next part reads its state from, if the runner has another one
     capacity: int = 0  # tokens that its blocks can hold
     num_sent_blocks: int = 0  # blocks already sent to the runner
     seal_at: int = 0  # computed tokens at which there is a block to seal
@@ -106,6 +102,10 @@ class RequestState:
     # reports
     accounting: Accounting = field(init=False)
     num_scored: int = 0  # prompt positions whose next token's log probability has been reported
+
+    # states
+    awaited: tuple[Lease, int] | None = None  # while waiting: a lease that begins like it; tokens that they share
+    state_source: int | None = None  # the slot that its next part reads its state from, if the runner has another one
 
     def __post_init__(self, arrival_time: float, packed_prompt: array[int] | None) -> None:
         request = self.request
