@@ -6,18 +6,31 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnStats:
-    """Blocks of all window groups by state, and state slots: all zero for a model without them."""
+class WindowStats:
+    """Blocks of one window group by state."""
 
-    num_window_blocks: int = 0
-    num_held_window_blocks: int = 0
-    num_cached_window_blocks: int = 0
+    window: int
+    num_free: int
+    num_held: int
+    num_cached: int
+
+    @property
+    def num_blocks(self) -> int:
+        """All of them."""
+        return self.num_free + self.num_held + self.num_cached
+
+
+@dataclass(frozen=True, slots=True)
+class StateStats:
+    """State slots: free, of running requests, or in the tree."""
+
     num_states: int = 0
-    num_held_states: int = 0
-    num_checkpoints: int = 0  # states in the tree
+    num_free: int = 0
+    num_held: int = 0
+    num_checkpoints: int = 0
 
 
-NO_COLUMNS = ColumnStats()
+NO_STATES = StateStats()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +45,5 @@ class CacheStats:
     queried_tokens: int
     hit_tokens: int
     sequence: int  # of the newest event
-    columns: ColumnStats = NO_COLUMNS
+    windows: tuple[WindowStats, ...] = ()
+    states: StateStats = NO_STATES
