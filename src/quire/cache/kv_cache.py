@@ -31,7 +31,7 @@ from quire.cache.pins import Pins
 from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.resizing import Resizing
 from quire.cache.sessions import Sessions
-from quire.cache.stats import NO_STATES, CacheStats
+from quire.cache.stats import NO_COLUMNS, CacheStats
 from quire.cache.windows import WindowColumn
 from quire.cache.writer import TreeWriter
 from quire.types.events import CacheEvent
@@ -337,8 +337,7 @@ class KVCache:
             queried_tokens=self._queried_tokens,
             hit_tokens=self._hit_tokens,
             sequence=self.history.sequence,
-            windows=() if self._columns is None else tuple(column.stats() for column in self._columns.windows),
-            states=NO_STATES if self._states is None else self._states.stats(),
+            columns=NO_COLUMNS if self._columns is None else self._columns.stats(),
         )
 
     def check(self) -> None:
