@@ -76,23 +76,34 @@ def test_many_at_once_generate_what_transformers_does(driver: HybridDriver) -> N
             assert driver.records[f"{turn} {len(text)}", 0].num_hit == (len(text) - 1 if turn else 0)
 
 
-def test_a_shared_prefix_is_computed_twice_at_most_and_hits_change_no_bit(driver: HybridDriver) -> None:
-    prefix, hits = some_tokens(403), []
-    for n in range(5):
+def share_prefix(driver: HybridDriver, prefix: list[int], num_suffixes: int, every: int = 1) -> None:
+    """Serve prompts with this prefix, one after another. From the third on, only their suffixes are computed."""
+    for n in range(num_suffixes):
         prompt = [*prefix, n, *some_tokens(7 + n)]
         warm = driver.answer(f"warm {n}", prompt)
-        assert said(warm) == said(driver.cold(f"suffix {n}", prompt))
-        hits.append(warm.num_hit)
-    assert hits[0] == 0 and all(hit >= len(prefix) for hit in hits[2:])
+        assert warm.num_hit >= len(prefix) if n > 1 else n or not warm.num_hit
+        if n % every == 0:
+            assert said(warm) == said(driver.cold(f"suffix {n}", prompt))
+
+
+def test_a_shared_prefix_is_computed_twice_at_most_and_hits_change_no_bit(driver: HybridDriver) -> None:
+    share_prefix(driver, some_tokens(403), 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", GROUPS)
+def test_40_prompts_share_5000_tokens(case: str) -> None:
+    driver = HybridDriver(case, max_context=8192, num_blocks=4000, max_step_tokens=512)
+    share_prefix(driver, some_tokens(5000), 40, every=8)
 
 
 def test_a_conversation_computes_each_token_once(driver: HybridDriver) -> None:
     text, known = some_tokens(33), 1
     before = driver.core.counters().computed_tokens
-    for turn in range(5):
+    for turn in range(20):
         warm = driver.answer(f"turn {turn}", text)
         assert warm.num_hit == known - 1  # the last token of an answer was sampled, not computed
-        text, known = [*text, *warm.tokens, turn, *some_tokens(9 + turn)], len(text) + len(warm.tokens)
+        text, known = [*text, *warm.tokens, turn, *some_tokens(9 + turn % 5)], len(text) + len(warm.tokens)
     assert driver.core.counters().computed_tokens - before == known - 1
     assert said(driver.answer("last turn", text)) == said(driver.cold("turn", text))
 
