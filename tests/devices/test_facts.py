@@ -193,3 +193,9 @@ def test_stacks_that_a_gpu_packs_take_the_bytes_of_the_format_in_its_facts():
         if name != "int4":
             taken = packing.PACKED[name].num_bytes(64, 2048) / all_formats()[resident].bytes_for(64 * 2048)
             assert 0.99 < taken < 1.04, name
+
+
+@pytest.mark.pure
+def test_states_are_stored_after_any_token_or_after_whole_chunks_of_a_scan():
+    assert [device_facts("cpu").checkpoint_grain(each) for each in (False, True)] == [1, 1]
+    assert [device_facts("cuda").checkpoint_grain(each) for each in (False, True)] == [64, 1]

@@ -32,6 +32,8 @@ class Case:
     max_tokens: int = 1 << 30  # transformers rounds numbers of longer texts, or another case of the kind has them
     in_gguf: bool = True  # False: GGUF has no key for a property of this case
     as_saved: bool = False  # transformers writes other tensors than it has in memory
+    # The tensors of a published file by those in memory, where transformers reads them and does not write them.
+    published: Callable[[dict[str, np.ndarray], Any], dict[str, np.ndarray]] | None = None
 
 
 Config = Any  # of transformers

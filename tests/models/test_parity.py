@@ -18,7 +18,7 @@ pytestmark = pytest.mark.device
 
 LENGTHS = (1, 17, 300, 1000)
 CHUNKED = ("llama-llama3", "mistral-window", "qwen2-window", "qwen3", "gemma2", "gemma4", "phi3", "gpt2", "gpt_oss")
-WITH_STATES = ("kimi_linear", "lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe", "qwen3_next")
+WITH_STATES = ("kimi_linear", "lfm2", "lfm2_moe", "olmo_hybrid", "qwen3_5", "qwen3_next")
 IN_GGUF = [name for name, case in CASES.items() if case.in_gguf and case.kind in CONVERSIONS]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -93,7 +93,11 @@ FIRST_CASES = list({case.kind: name for name, case in reversed(CASES.items())}.v
 def make_toy(name: str) -> Toy:
     """Return the toy of a case."""
     case = CASES[name]
-    return toy_of(case.kind, case.changes, seed=sum(name.encode()), as_saved=case.as_saved)
+    toy = toy_of(case.kind, case.changes, seed=sum(name.encode()), as_saved=case.as_saved)
+    if case.published is None:
+        return toy
+    arrays = case.published(arrays_of(toy.torch_model), toy.torch_model.config)
+    return replace(toy, checkpoint=replace(toy.checkpoint, tensors=as_tensors(arrays)))
 
 
 def toy_of(kind: str, different: Mapping[str, Any], seed: int, *, as_saved: bool = False) -> Toy:

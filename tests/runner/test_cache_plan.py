@@ -102,6 +102,8 @@ def test_a_device_with_its_own_memory_has_useful_states_within_a_share_of_it() -
     assert plan_states(HYBRID, settings(), GB).num_states == GB // 19_000_000
     assert plan_states(HYBRID, settings(), -GB).num_states == 2
     assert plan_states(HYBRID, settings(num_states=9, num_blocks=4), GB) == CachePlan(HYBRID, 4, num_states=9)
+    without_tokens = plan_states(CacheBytes(0, state=1_000_000), settings(max_context=4096), 64_000_000)
+    assert (without_tokens.num_states, without_tokens.num_blocks) == (64, 64 * 256)
     assert plan_states(CacheBytes(100), settings(num_states=9), GB) == CachePlan(CacheBytes(100), 0)
 
 

@@ -6,7 +6,9 @@ import random
 
 import pytest
 
+from quire.cache.kv_cache import Lease
 from quire.config import SchedulerConfig
+from quire.scheduler.step_builder import StepBuilder
 from quire.types.errors import StepFailed
 from quire.types.request import FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import Part, PartResult
@@ -197,6 +199,32 @@ def test_a_failed_part_leaves_no_state_behind(depth: int) -> None:
     assert isinstance(simulator.records["a", 0].error, StepFailed)
     simulator.run([(simulator.now, request("b", prompt + tuple(expected_output(prompt, 5)), 4))])
     assert simulator.records["b", 0].tokens == expected_output(prompt, 9)[5:]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_request_that_has_ended_gives_its_state_to_the_tree_if_its_last_step_succeeds(fails: bool) -> None:
+    simulator, prompt = small(depth=2), tuple(range(21))
+    answer = expected_output(prompt, 3)
+    sampling = SamplingParams(max_tokens=12, stop_token_ids=(answer[2],))
+    simulator.device.refuse = lambda part: StepFailed("no") if fails and len(simulator.plans) == 4 else None
+    simulator.run([(0.0, GenerateRequest("a", prompt, sampling))])
+    assert simulator.records["a", 0].tokens == answer and len(simulator.plans) == 4, "a step was planned in vain"
+    simulator.run([(simulator.now, request("b", (*prompt, *answer, 5), 4))])
+    assert simulator.records["b", 0].tokens == expected_output((*prompt, *answer, 5), 4)
+    assert simulator.records["b", 0].num_hit == (20 if fails else 24)
+
+
+def test_a_state_that_no_part_has_written_is_not_given_to_the_tree() -> None:
+    simulator, prompt = small(), tuple(range(20))
+    simulator.run([(0.0, request("a", prompt, 3))])
+    simulator.submit(request("b", prompt, 3))
+    (state,) = simulator.scheduler._requests.samples("b")
+    lease = simulator.scheduler._admission.lease(state, [state], simulator.now)
+    assert isinstance(lease, Lease) and lease.num_hit == 19
+    simulator.scheduler._admit(state, lease, StepBuilder(9, CONFIG, simulator.cache, 0.0), simulator.now)
+    assert state.has_unwritten_state
+    state.take_state_source()
+    assert not state.has_unwritten_state
 
 
 def test_a_preempted_request_resumes_where_it_was() -> None:

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from itertools import islice
 from typing import NamedTuple
 
-from quire.cache.radix import ROOT_BYTES, tokens_of
+from quire.cache.radix import ROOT_BYTES, PrefixTree, tokens_of
 from quire.types.events import (
     ROOT,
     BlockRemoved,
@@ -45,6 +45,11 @@ class StoredBlock(NamedTuple):
             key=self.owner,
             group=self.group,
         )
+
+
+def stored_block(tree: PrefixTree, node: int, owner: CacheKey) -> StoredBlock:
+    """Return a block that is in the tree, as it was added."""
+    return StoredBlock(tree.node(node), tree.parent_identity(node), node, tree.key(node), owner)
 
 
 class History:

@@ -24,7 +24,7 @@ from quire.cache.blocks import BlockPool
 from quire.cache.checkpoints import DEFAULT_SPACING, Checkpoints, CheckpointSpacing
 from quire.cache.columns import Columns, Need
 from quire.cache.explain import Explanation, explain
-from quire.cache.history import History, StoredBlock
+from quire.cache.history import History, stored_block
 from quire.cache.leaders import Leaders
 from quire.cache.lease import Hit, Lease
 from quire.cache.pins import Pins
@@ -126,25 +126,25 @@ class KVCache:
         """Hold a hit. If no block is free for the copy of a head, the hit ends at the last whole block."""
         if self._columns is not None:
             hit = self._affordable(hit, now)
+        num_whole = len(hit.blocks) * self.block_tokens
+        lease = Lease(key, len(tokens), pins, list(hit.blocks), list(hit.blocks), num_whole)
         self._pool.hold(hit.blocks, now)
-        blocks, num_hit, copy = list(hit.blocks), len(hit.blocks) * self.block_tokens, None
+        if self._columns is not None:
+            self._columns.start(lease, hit, now)  # before a block is taken, which may evict one that its copies read
         if hit.source != NO_BLOCK:
             self._pool.hold((hit.source,), now)
             target = self._take(1, now)
             if target is None:
                 self._pool.release((hit.source,), now)
             else:
-                copy = CopyBlock(hit.source, target[0], hit.num_tokens - num_hit)
-                blocks.append(target[0])
-                num_hit = hit.num_tokens
-        lease = Lease(key, len(tokens), pins, blocks, list(hit.blocks), num_hit, copy)
-        if self._columns is not None:
-            self._columns.start(lease, hit, now)
+                lease.copy = CopyBlock(hit.source, target[0], hit.num_tokens - num_whole)
+                lease.blocks.append(target[0])
+                lease.num_hit = hit.num_tokens
         self.pins.apply(pins, lease.path, 0, now)
         self._leases[id(lease)] = lease
         self._leaders.announce(lease, tokens)
         self._queried_tokens += len(tokens)
-        self._hit_tokens += num_hit
+        self._hit_tokens += lease.num_hit
         return lease
 
     def can_fork(self, lease: Lease, num_tokens: int) -> bool:
@@ -322,13 +322,8 @@ class KVCache:
 
     def snapshot(self) -> list[CacheEvent]:
         """Return the events that build the present tree, parents first, all with the newest sequence number."""
-        tree, sequence = self._tree, self.history.sequence
-        nodes = list(tree.in_order())
-        stored = [
-            StoredBlock(tree.node(node), tree.parent_identity(node), node, tree.key(node), owner)
-            for node, owner in nodes
-        ]
-        events: list[CacheEvent] = [each.event(sequence) for each in stored]
+        nodes, sequence = list(self._tree.in_order()), self.history.sequence
+        events: list[CacheEvent] = [stored_block(self._tree, *node).event(sequence) for node in nodes]
         return events if self._columns is None else events + self._columns.events(nodes, sequence)
 
     def stats(self) -> CacheStats:

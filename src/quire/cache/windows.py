@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator, Sequence, Set
 
 from quire.cache.blocks import BlockPool
-from quire.cache.history import History, StoredBlock
+from quire.cache.history import History, StoredBlock, stored_block
 from quire.cache.radix import NO_BLOCK, PrefixTree, common_head
 from quire.types.request import CacheKey, Pin
 
@@ -109,10 +109,10 @@ class WindowColumn:
 
     def stored(self, node: int, owner: CacheKey) -> StoredBlock | None:
         """Return the block that the node has, for events."""
-        tree, block = self._tree, self._block_of[node]
+        block = self._block_of[node]
         if block == NO_BLOCK:
             return None
-        return StoredBlock(tree.node(node), tree.parent_identity(node), block, tree.key(node), owner, self.number)
+        return stored_block(self._tree, node, owner)._replace(block=block, group=self.number)
 
     def drop(self, node: int) -> None:
         """Free the block of a node that is removed from the tree."""

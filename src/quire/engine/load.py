@@ -141,7 +141,8 @@ def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> tuple[C
         room = None
         if total is not None and sizes.state:
             room = int((total * config.cache.memory_share - _fixed_bytes(model, config, facts)) * OWN_STATES)
-        return config, plan_states(sizes, config, room)
+        plan = plan_states(sizes, config, room)
+        return replace(config, cache=replace(config.cache, num_blocks=plan.num_blocks or None)), plan
     if total is None:
         sized = config.cache.num_blocks is not None
         return fit_cache(config, ModelMemory(0, 0, sizes)) if sized else (config, CachePlan(sizes.within(0), 0))

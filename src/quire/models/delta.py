@@ -5,7 +5,7 @@ Layers with attention beside it have a gate: its rows are beside those of the qu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,7 @@ class DeltaHeads:
     key_dim: int
     value_dim: int
     taps: int  # tokens that its convolution reads
+    beta_factor: float = 1.0
     repeated: int = 1  # each key head is drawn so many times, as heads of values are in an order that needs it
 
     @property
@@ -88,10 +89,9 @@ def read_delta(base: dict[str, Any], values: Values, is_gguf: bool, *, is_tiled:
     heads, key_heads, key_dim, value_dim, taps = (values.size(key) for key in keys)
     if is_gguf and value_dim % heads:
         raise values.refusal(keys[3], f"a multiple of {heads}, the {keys[0]}")
-    if heads % key_heads:
-        raise UnsupportedModel(f"{heads} heads ({keys[0]}) cannot share {key_heads} key heads ({keys[1]}).")
     repeated = heads // key_heads if is_gguf and is_tiled else 1
-    delta = DeltaHeads(heads, key_heads, key_dim, value_dim // heads if is_gguf else value_dim, taps, repeated)
+    dim = value_dim // heads if is_gguf else value_dim
+    delta = checked_heads(DeltaHeads(heads, key_heads, key_dim, dim, taps, repeated=repeated), keys)
     if "layer_types" in values:
         return {"layer_types": base["layer_types"], "delta": delta}
     count, interval = base["num_layers"], values.size(INTERVAL)
@@ -100,6 +100,13 @@ def read_delta(base: dict[str, Any], values: Values, is_gguf: bool, *, is_tiled:
         "layer_types": types_where(listed or [(layer + 1) % interval != 0 for layer in range(count)], base),
         "delta": delta,
     }
+
+
+def checked_heads(delta: DeltaHeads, keys: Sequence[str]) -> DeltaHeads:
+    """The same, or raise if heads cannot share key heads. `keys`: of both numbers."""
+    if delta.heads % delta.key_heads:
+        raise UnsupportedModel(f"{delta.heads} heads ({keys[0]}) cannot share {delta.key_heads} key heads ({keys[1]}).")
+    return delta
 
 
 def tiled(sizes: Sizes) -> Array:
@@ -162,16 +169,31 @@ def attend_or_recur(g: Graph, c: Any, layer: Layer, h: Value) -> Value:
 
 
 def delta_block(g: Graph, c: ModelConfig, layer: Layer, h: Value, delta: DeltaHeads) -> Value:
-    """Convolution of q, k and v, the delta rule, a norm of each head, its gate, and the product with `delta.out`."""
+    """Convolution of q, k and v in one matrix, then the delta rule."""
     mixed = g.activation(g.short_conv(g.linear(h, layer["delta.qkv"]), layer["delta.kernel"]), "silu")
     q, k = (g.columns(mixed, start, delta.keys) for start in (0, delta.keys))
     v = g.columns(mixed, 2 * delta.keys, delta.values)
+    return delta_heads_of(g, layer, h, (q, k, v), delta, eps=c.norm_eps)
+
+
+def convolved(g: Graph, layer: Layer, h: Value, block: str) -> tuple[Value, Value, Value]:
+    """q, k and v of h, each with a matrix and a convolution of its own."""
+    q, k, v = (
+        g.activation(g.short_conv(g.linear(h, layer[f"{block}.{word}"]), layer[f"{block}.{word}_kernel"]), "silu")
+        for word in "qkv"
+    )
+    return q, k, v
+
+
+def delta_heads_of(
+    g: Graph, layer: Layer, h: Value, qkv: tuple[Value, Value, Value], delta: DeltaHeads, *, eps: float
+) -> Value:
+    """The delta rule of h, a norm of each head, its gate, and the product with `delta.out`."""
     decay = g.log_decay(g.linear(h, layer["delta.decay"]), layer["delta.rate"], layer["delta.shift"])
-    beta = g.activation(g.linear(h, layer["delta.beta"]), "sigmoid")
+    beta = g.scale(g.activation(g.linear(h, layer["delta.beta"]), "sigmoid"), delta.beta_factor)
     state = State((delta.heads, delta.key_dim, delta.value_dim))
     attrs = {"num_heads": delta.repeated * delta.key_heads, "scale": delta.key_dim**-0.5, "eps": UNIT_EPS}
-    out = g.rms_norm(
-        g.delta_rule((q, k, v), decay, beta, state, **attrs), layer["delta.norm"], eps=c.norm_eps, group=delta.value_dim
-    )
+    out = g.delta_rule(qkv, decay, beta, state, **attrs)
+    out = g.rms_norm(out, layer["delta.norm"], eps=eps, group=delta.value_dim)
     gate = g.activation(g.linear(h, layer["delta.gate"]), "silu")
     return g.linear(g.multiply(out, gate), layer["delta.out"])

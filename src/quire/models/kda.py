@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quire.graph.graph import Graph, Layer, Value
-from quire.models.delta import UNIT_EPS, DeltaHeads
+from quire.models.delta import UNIT_EPS, DeltaHeads, convolved
 from quire.models.hybrid import has_recurrence, types_by_heads, types_where
 from quire.models.names import Stored, TensorName
 from quire.models.values import Values
@@ -76,16 +76,12 @@ KDA_NAMES: Mapping[str, TensorName] = {
 
 def kda_block(g: Graph, layer: Layer, h: Value, delta: DeltaHeads, eps: float) -> Value:
     """Convolutions of q, k and v, the delta rule, a norm of each head, its gate, and the product with `kda.out`."""
-    q, k, v = (
-        g.activation(g.short_conv(g.linear(h, layer[f"kda.{word}"]), layer[f"kda.{word}_kernel"]), "silu")
-        for word in "qkv"
-    )
     decay = g.linear(g.linear(h, layer["kda.decay_a"]), layer["kda.decay_b"])
     decay = g.log_decay(decay, layer["kda.rate"], layer["kda.shift"])
     beta = g.activation(g.linear(h, layer["kda.beta"]), "sigmoid")
     state = State((delta.heads, delta.key_dim, delta.value_dim))
     attrs = {"num_heads": delta.heads, "scale": delta.key_dim**-0.5, "eps": UNIT_EPS}
-    out = g.delta_rule((q, k, v), decay, beta, state, **attrs)
+    out = g.delta_rule(convolved(g, layer, h, "kda"), decay, beta, state, **attrs)
     gate = g.activation(g.linear(g.linear(h, layer["kda.gate_a"]), layer["kda.gate_b"]), "sigmoid")
     out = g.multiply(g.rms_norm(out, layer["kda.norm"], eps=eps, group=delta.value_dim), gate)
     return g.linear(out, layer["kda.out"])

@@ -61,7 +61,7 @@ def part_of_groups(index: int, groups: str, *rows: str) -> RowRule:
     return order
 
 
-def joined(*rules: RowRule) -> RowRule:
+def concatenated(*rules: RowRule) -> RowRule:
     """The rows of several rules, one after the other."""
 
     def order(sizes: Sizes) -> Array:

@@ -8,7 +8,7 @@ from quire.models.delta import DELTA_CONFIG, DELTA_GGUF, DELTA_NAMES, attend_or_
 from quire.models.delta_moe import DeltaMoeConfig, with_shared_experts
 from quire.models.keys import ConfigKeys
 from quire.models.moe import CONFIG_KEYS, GGUF_KEYS, TRAINING_KEYS
-from quire.models.names import RowRule, Stored, joined, part_of_groups
+from quire.models.names import RowRule, Stored, concatenated, part_of_groups
 from quire.models.registry import architecture
 
 
@@ -16,7 +16,7 @@ def _of_key_head(index: int) -> RowRule:
     return part_of_groups(index, "key_heads", "delta_keys", "delta_keys", "delta_values", "delta_values")
 
 
-_QKV, _GATE = joined(*map(_of_key_head, range(3))), _of_key_head(3)  # every key head has all four side by side
+_QKV, _GATE = concatenated(*map(_of_key_head, range(3))), _of_key_head(3)  # every key head has all four side by side
 _BETA, _DECAY = (part_of_groups(index, "key_heads", "delta_heads", "delta_heads") for index in range(2))
 _NAMES = DELTA_NAMES.but({**delta_entries("linear_attn")})
 NAMES = with_shared_experts(

@@ -145,6 +145,8 @@ def plan_states(sizes: CacheBytes, config: Config, num_bytes: int | None) -> Cac
         num_states = useful_states(config, num_blocks or config.scheduler.max_rows * context_blocks(config))
         if num_bytes is not None:
             num_states = max(2, min(num_states, num_bytes // sizes.state))
+    if not sizes.tokens:
+        num_blocks = _free_blocks(config, num_blocks, (), num_states)
     return CachePlan(sizes, num_blocks, num_states=num_states)
 
 

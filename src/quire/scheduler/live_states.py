@@ -85,6 +85,5 @@ class LiveStates:
     def _end(self, state: RequestState, ending: _Ending, now: float) -> None:
         lease, computed, session, state_at = ending
         self._admission.forget(lease)
-        if computed > len(state.tokens):  # a stop has cut off drafts that were computed
-            computed, state_at = len(state.tokens), None
+        computed = min(computed, len(state.tokens))  # a stop may have cut off drafts; then the state is of no use
         self._cache.release(lease, state.tokens, computed, now, session, state_at)

@@ -55,7 +55,7 @@ class CacheTooSmall(InvalidRequest):
     def __init__(self, num_tokens: int, num_slots: int) -> None:
         super().__init__(
             f"The request needs KV for {num_tokens} tokens and the whole cache holds {num_slots}: "
-            "send a shorter prompt, or give the engine more cache memory.",
+            "send a shorter prompt, or give the engine more cache memory (num_blocks, memory_share).",
             field="prompt",
         )
         self.num_tokens = num_tokens

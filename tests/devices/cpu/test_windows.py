@@ -70,7 +70,7 @@ def test_the_facts_say_that_windows_are_freed():
 
 @pytest.mark.parametrize("name", TOYS)
 @FUSE
-def test_a_toy_has_the_same_bits_with_window_groups(name: str, fuse: bool):
+def test_an_architecture_has_the_same_bits_with_window_groups(name: str, fuse: bool):
     """Chunks of 1, 7 and 64 tokens; table entries behind the windows are out of range, and their blocks are reused."""
     model = make_toy(name).draw()
     expected = WindowTexts(lower(model.graph, model.weights, PLAIN, fuse=fuse), PLAIN).write(TEXTS, 64)
