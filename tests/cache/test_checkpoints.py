@@ -111,7 +111,7 @@ def test_a_live_state_whose_position_is_unknown_or_not_computed_is_freed():
     for state_at in (None, 9):
         lease = begin(cache, prompt)
         cache.release(lease, prompt, 6, 0.0, state_at=state_at)
-        assert cache.stats().states.num_checkpoints == 0 and cache.stats().states.num_held == 0
+        assert cache.stats().columns.num_checkpoints == 0 and cache.stats().columns.num_held_states == 0
     cache.check()
 
 
@@ -141,7 +141,7 @@ def test_a_checkpoint_is_shared_by_all_blocks_that_begin_with_its_tokens():
     assert cache.match(tokens(1, 2, 3, 4, 5, 6, 9), KEY).num_tokens == 6, "another block begins with its tokens"
     cache.check()
     cache._pool.drop(cache.match(tokens(1, 2, 3, 4, 5, 6, 7, 7), KEY).path[1], 0.0)
-    assert cache.stats().states.num_checkpoints == 0
+    assert cache.stats().columns.num_checkpoints == 0
     cache.check()
 
 
@@ -161,6 +161,7 @@ def test_pins_and_sessions_keep_checkpoints():
         serve(cache, tokens(*range(start, start + 8)))
     assert cache.match(tokens(*range(20, 29), 1), KEY).num_tokens == 9
     assert cache.match(tokens(*range(8), 1), KEY).num_tokens in (7, 8)
+    assert cache.stats().columns.num_held_states == 1
     cache.sessions.close("s", 0.0)
     cache.pins.remove(tokens(*range(8)), KEY, 0.0)
     for start in range(200, 260, 10):
@@ -187,10 +188,9 @@ def test_a_source_is_held_until_the_first_step_is_over():
     lease = begin(cache, prompt)
     state = lease.state
     assert state is not None and state.source == cache.match(prompt, KEY, 9).state != state.target
-    assert cache._states.pool.refs(state.source) == 1
-    source = state.source
+    assert cache.stats().columns.num_held_states == 2
     cache.seal(lease, prompt, 10, 0.0)
-    assert state.source == NO_SLOT and cache._states.pool.refs(source) == 0
+    assert state.source == NO_SLOT and cache.stats().columns.num_held_states == 1
     cache.check()
 
 
@@ -205,10 +205,10 @@ def drafting(cache: KVCache) -> tuple[Lease, int, int]:
 def test_a_branch_keeps_one_of_two_slots(is_accepted):
     cache = make_cache(num_states=2)
     lease, old, new = drafting(cache)
-    assert cache.stats().states.num_held == 2
+    assert cache.stats().columns.num_held_states == 2
     cache.settle_state(lease, is_accepted, 0.0)
     assert lease.state is not None and lease.state.target == (new if is_accepted else old)
-    assert cache.stats().states.num_held == 1
+    assert cache.stats().columns.num_held_states == 1
     cache.check()
 
 
@@ -216,7 +216,7 @@ def test_a_release_frees_both_slots_of_a_branch():
     cache = make_cache(num_states=2)
     lease, _, _ = drafting(cache)
     cache.release(lease, tokens(*range(6)), 4, 0.0)
-    assert cache.stats().states.num_held == 0
+    assert cache.stats().columns.num_held_states == 0
     cache.check()
 
 
@@ -251,10 +251,10 @@ def test_clearing_frees_all_checkpoints():
     lease = begin(cache, prompt)
     cache.take_saves(lease, lease.num_hit, 10, 0.0)
     cache.clear(0.0)
-    assert cache.stats().states.num_checkpoints == 0
+    assert cache.stats().columns.num_checkpoints == 0
     cache.check()
     cache.release(lease, prompt, 10, 0.0, state_at=10)
-    assert cache.stats().states.num_held == 0
+    assert cache.stats().columns.num_held_states == 0
     cache.check()
 
 

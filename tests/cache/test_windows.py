@@ -51,7 +51,7 @@ def test_a_lease_holds_the_blocks_of_its_window_and_no_more():
         assert held(lease) == list(range(first // 4, (end - 1) // 4 + 1))
         cache.seal(lease, prompt, end, 0.0)
     assert len(lease.blocks) == 5
-    assert cache.stats().windows[0].num_held == 2 and cache.stats().windows[0].num_cached == 3
+    assert cache.stats().columns.num_held_window_blocks == 2 and cache.stats().columns.num_cached_window_blocks == 3
     cache.release(lease, prompt, 20, 0.0)
     cache.check()
 
@@ -169,12 +169,12 @@ def test_a_fork_is_not_possible_once_the_window_has_passed_and_its_blocks_are_ev
 def test_a_session_holds_the_blocks_of_the_window_at_its_end():
     cache = make_cache(num_window_blocks=6)
     serve(cache, tokens(*range(14)), session="s")
-    assert cache.stats().windows[0].num_held == 2
+    assert cache.stats().columns.num_held_window_blocks == 2
     serve(cache, tokens(*range(50, 66)))
     serve(cache, tokens(*range(70, 86)))
     assert cache.match(tokens(*range(14), 1), KEY).num_tokens == 14
     cache.sessions.close("s", 0.0)
-    assert cache.stats().windows[0].num_held == 0
+    assert cache.stats().columns.num_held_window_blocks == 0
     cache.check()
 
 
@@ -201,13 +201,13 @@ def test_clearing_and_eviction_of_nodes_free_their_window_blocks():
     cache = KVCache(4, 4, windows=[(WINDOW, 8)])
     serve(cache, tokens(*range(12)))
     serve(cache, tokens(*range(50, 62)))  # evicts two of three nodes
-    assert cache.stats().num_cached == 4 and cache.stats().windows[0].num_cached == 4
+    assert cache.stats().num_cached == 4 and cache.stats().columns.num_cached_window_blocks == 4
     running = begin(cache, tokens(*range(50, 62), 1))
     cache.clear(0.0)
-    assert cache.stats().windows[0].num_cached == 0
+    assert cache.stats().columns.num_cached_window_blocks == 0
     cache.check()
     cache.release(running, tokens(*range(50, 62), 1), 12, 0.0)
-    assert cache.stats().windows[0].num_held == 0 and cache.stats().num_free == 4
+    assert cache.stats().columns.num_held_window_blocks == 0 and cache.stats().num_free == 4
     cache.check()
 
 

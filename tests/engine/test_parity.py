@@ -69,7 +69,7 @@ def test_preemption_and_resume_do_not_change_the_output(case: str) -> None:
     driver.run()
     for name, prompt in prompts.items():
         assert driver.tokens(name) == expected(case, prompt), name
-    assert driver.core.counters().num_preemptions >= 3
+    assert driver.core.counters().num_preemptions >= 2
 
 
 def test_samples_of_one_request_share_its_prompt_and_then_differ() -> None:

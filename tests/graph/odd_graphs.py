@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from functools import cache
 
-from tests.graph import odd_attention, odd_blocks, odd_experts, odd_latent
+from tests.graph import odd_attention, odd_blocks, odd_experts, odd_gates, odd_latent, odd_recurrent
 from tests.graph.odd_registry import ODD_GRAPHS
 from tests.graph.sketch import Sketch
 
-__all__ = ["HEADLESS", "ODD_GRAPHS", "odd_attention", "odd_blocks", "odd_experts", "odd_graph", "odd_latent"]
+__all__ = [
+    "HEADLESS",
+    "ODD_GRAPHS",
+    "odd_attention",
+    "odd_blocks",
+    "odd_experts",
+    "odd_gates",
+    "odd_graph",
+    "odd_latent",
+    "odd_recurrent",
+]
 
 HEADLESS = ("no_head",)  # devices return no logits
 

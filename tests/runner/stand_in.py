@@ -39,7 +39,9 @@ class Done:
         return StepOutput(logits=self.logits)
 
 
-STAND_IN = DeviceFacts("stand-in", DeviceMemory(MemoryKind.HOST, 8 << 30), ("f16", "f32", "bf16"), {})
+STAND_IN = DeviceFacts(
+    "stand-in", DeviceMemory(MemoryKind.HOST, 8 << 30), ("f16", "f32", "bf16"), {}, frees_windows=True
+)
 
 
 @dataclass
@@ -65,7 +67,14 @@ class InterpreterDevice(Device):
     def lower(
         self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions = DEFAULT_OPTIONS
     ) -> InterpreterProgram:
-        interpreter = Interpreter(graph, weights, limits.num_blocks, limits.block_tokens)
+        interpreter = Interpreter(
+            graph,
+            weights,
+            limits.num_blocks,
+            limits.block_tokens,
+            num_states=limits.num_states or limits.max_rows,
+            windows=dict(limits.windows),
+        )
         return InterpreterProgram(interpreter, limits.num_blocks)
 
 

@@ -14,7 +14,6 @@ from quire.cache.blocks import BlockPool
 from quire.cache.history import History
 from quire.cache.lease import NO_SLOT, Lease
 from quire.cache.radix import NO_BLOCK, TOKEN_BYTES, PrefixTree
-from quire.cache.stats import StateStats
 
 
 class CheckpointSpacing(NamedTuple):
@@ -46,6 +45,11 @@ class Checkpoints:
         self._heads: dict[bytes, dict[bytes, int]] = {}  # parent -> head -> slot
         self._places: dict[int, Place] = {}
         self.pool = BlockPool(num_states, self, self._record_removed)
+
+    @property
+    def num_checkpoints(self) -> int:
+        """Checkpoints in the tree."""
+        return len(self._places)
 
     # ── the storage of the pool ──
 
@@ -195,11 +199,6 @@ class Checkpoints:
         old, state.target = (state.target, state.branch) if keeps_new else (state.branch, state.target)
         state.branch = NO_SLOT
         self.pool.release((old,), now)
-
-    def stats(self) -> StateStats:
-        """Return figures for metrics."""
-        num_states, num_free, num_stored = self.pool.num_blocks, self.pool.num_free, len(self._places)
-        return StateStats(num_states, num_free, num_states - num_free - num_stored, num_stored)
 
     def check(self, holds: dict[int, int]) -> None:
         """Assert that places and pool agree, and that every checkpoint is in a block of the tree."""

@@ -14,6 +14,7 @@ from quire.cache.blocks import BlockPool
 from quire.cache.checkpoints import Checkpoints
 from quire.cache.lease import NO_SLOT, Hit, Lease, StateLease, WindowLease
 from quire.cache.radix import NO_BLOCK, PrefixTree
+from quire.cache.stats import ColumnStats
 from quire.cache.windows import WindowColumn
 from quire.types.events import CacheEvent, CheckpointStored
 from quire.types.request import CacheKey, Pin
@@ -303,6 +304,18 @@ class Columns:
                 group.drop(node)
         if self.states is not None:
             self.states.clear()
+
+    def stats(self) -> ColumnStats:
+        """Return figures for metrics."""
+        states = self.states
+        return ColumnStats(
+            num_window_blocks=sum(group.pool.num_blocks for group in self.windows),
+            num_held_window_blocks=sum(group.pool.num_held for group in self.windows),
+            num_cached_window_blocks=sum(group.pool.num_cached for group in self.windows),
+            num_states=0 if states is None else states.pool.num_blocks,
+            num_held_states=0 if states is None else states.pool.num_held,
+            num_checkpoints=0 if states is None else states.num_checkpoints,
+        )
 
     def events(self, nodes: Iterable[tuple[int, CacheKey]], sequence: int) -> list[CacheEvent]:
         """Return the events that build the columns beside these nodes and their owners."""

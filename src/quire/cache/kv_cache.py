@@ -31,7 +31,7 @@ from quire.cache.pins import Pins
 from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.resizing import Resizing
 from quire.cache.sessions import Sessions
-from quire.cache.stats import NO_STATES, CacheStats
+from quire.cache.stats import NO_COLUMNS, CacheStats
 from quire.cache.windows import WindowColumn
 from quire.cache.writer import TreeWriter
 from quire.types.events import CacheEvent
@@ -126,25 +126,25 @@ class KVCache:
         """Hold a hit. If no block is free for the copy of a head, the hit ends at the last whole block."""
         if self._columns is not None:
             hit = self._affordable(hit, now)
+        num_whole = len(hit.blocks) * self.block_tokens
+        lease = Lease(key, len(tokens), pins, list(hit.blocks), list(hit.blocks), num_whole)
         self._pool.hold(hit.blocks, now)
-        blocks, num_hit, copy = list(hit.blocks), len(hit.blocks) * self.block_tokens, None
+        if self._columns is not None:
+            self._columns.start(lease, hit, now)  # before a block is taken, which may evict one that its copies read
         if hit.source != NO_BLOCK:
             self._pool.hold((hit.source,), now)
             target = self._take(1, now)
             if target is None:
                 self._pool.release((hit.source,), now)
             else:
-                copy = CopyBlock(hit.source, target[0], hit.num_tokens - num_hit)
-                blocks.append(target[0])
-                num_hit = hit.num_tokens
-        lease = Lease(key, len(tokens), pins, blocks, list(hit.blocks), num_hit, copy)
-        if self._columns is not None:
-            self._columns.start(lease, hit, now)
+                lease.copy = CopyBlock(hit.source, target[0], hit.num_tokens - num_whole)
+                lease.blocks.append(target[0])
+                lease.num_hit = hit.num_tokens
         self.pins.apply(pins, lease.path, 0, now)
         self._leases[id(lease)] = lease
         self._leaders.announce(lease, tokens)
         self._queried_tokens += len(tokens)
-        self._hit_tokens += num_hit
+        self._hit_tokens += lease.num_hit
         return lease
 
     def can_fork(self, lease: Lease, num_tokens: int) -> bool:
@@ -337,8 +337,7 @@ class KVCache:
             queried_tokens=self._queried_tokens,
             hit_tokens=self._hit_tokens,
             sequence=self.history.sequence,
-            windows=() if self._columns is None else tuple(column.stats() for column in self._columns.windows),
-            states=NO_STATES if self._states is None else self._states.stats(),
+            columns=NO_COLUMNS if self._columns is None else self._columns.stats(),
         )
 
     def check(self) -> None:

@@ -6,31 +6,18 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class WindowStats:
-    """Blocks of one window group by state."""
+class ColumnStats:
+    """Blocks of all window groups by state, and state slots: all zero for a model without them."""
 
-    window: int
-    num_free: int
-    num_held: int
-    num_cached: int
-
-    @property
-    def num_blocks(self) -> int:
-        """All of them."""
-        return self.num_free + self.num_held + self.num_cached
-
-
-@dataclass(frozen=True, slots=True)
-class StateStats:
-    """State slots: free, of running requests, or in the tree."""
-
+    num_window_blocks: int = 0
+    num_held_window_blocks: int = 0
+    num_cached_window_blocks: int = 0
     num_states: int = 0
-    num_free: int = 0
-    num_held: int = 0
-    num_checkpoints: int = 0
+    num_held_states: int = 0
+    num_checkpoints: int = 0  # states in the tree
 
 
-NO_STATES = StateStats()
+NO_COLUMNS = ColumnStats()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,5 +32,4 @@ class CacheStats:
     queried_tokens: int
     hit_tokens: int
     sequence: int  # of the newest event
-    windows: tuple[WindowStats, ...] = ()
-    states: StateStats = NO_STATES
+    columns: ColumnStats = NO_COLUMNS

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence, Set
 from quire.cache.blocks import BlockPool
 from quire.cache.history import History, StoredBlock, stored_block
 from quire.cache.radix import NO_BLOCK, PrefixTree, common_head
-from quire.cache.stats import WindowStats
 from quire.types.request import CacheKey, Pin
 
 
@@ -133,10 +132,6 @@ class WindowColumn:
         """Remove the pin of a node's block."""
         if (block := self._block_of[node]) != NO_BLOCK:
             self.pool.pin(block, 0, None, now)
-
-    def stats(self) -> WindowStats:
-        """Return figures for metrics."""
-        return WindowStats(self.window, self.pool.num_free, self.pool.num_held, self.pool.num_cached)
 
     def check(self, holds: dict[int, int]) -> None:
         """Assert that column and pool agree, and that only nodes of the tree have blocks."""

@@ -10,7 +10,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Protocol, assert_never
 
 import numpy as np
@@ -356,12 +356,7 @@ class EngineCore:
             num_free_blocks=blocks.num_free,
             num_held_blocks=blocks.num_held,
             num_cached_blocks=blocks.num_cached,
-            num_window_blocks=sum(each.num_blocks for each in blocks.windows),
-            num_held_window_blocks=sum(each.num_held for each in blocks.windows),
-            num_cached_window_blocks=sum(each.num_cached for each in blocks.windows),
-            num_states=blocks.states.num_states,
-            num_held_states=blocks.states.num_held,
-            num_checkpoints=blocks.states.num_checkpoints,
+            **asdict(blocks.columns),
             num_sessions=blocks.num_sessions,
             queried_tokens=blocks.queried_tokens,
             hit_tokens=blocks.hit_tokens,

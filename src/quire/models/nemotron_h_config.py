@@ -16,8 +16,8 @@ from quire.models.mamba_blocks import UNUSED_KEYS as UNUSED_MIXER_KEYS
 from quire.models.values import Values
 
 MLP, MOE = "mlp", "moe"  # layer types
-LETTERS = {"M": LINEAR, "*": FULL, "-": MLP, "E": MOE}
-TYPES = {**{each: each for each in LETTERS.values()}, "mamba": LINEAR, "attention": FULL}
+TYPES_BY_LETTER = {"M": LINEAR, "*": FULL, "-": MLP, "E": MOE}
+TYPES = {**{each: each for each in TYPES_BY_LETTER.values()}, "mamba": LINEAR, "attention": FULL}
 PATTERN, LISTED, FFN = "hybrid_override_pattern", "layers_block_type", "feed_forward_length"
 SHARED, LATENT = "shared_expert_intermediate_size", "moe_latent_size"
 CONFIG = LLAMA_CONFIG.override(
@@ -83,7 +83,7 @@ class NemotronHConfig(GroupedMoeConfig):
 
 def _types(base: dict[str, Any], c: Values) -> tuple[str, ...]:
     """The types of the layers by a list of words, or by a text of letters."""
-    key, known = (LISTED, TYPES) if LISTED in c else (PATTERN, LETTERS)
+    key, known = (LISTED, TYPES) if LISTED in c else (PATTERN, TYPES_BY_LETTER)
     given = c.texts(LISTED) or tuple(c.text(PATTERN, ""))
     if len(given) != base["num_layers"] or not set(given) <= set(known):
         words = ", ".join(known)

@@ -43,7 +43,7 @@ def step_of(rows: Sequence[tuple[int, int]], saved: Sequence[int] = ()) -> Batch
 
 
 def arguments(name: str, batch: Batch, dtype: str = "f32", seed: int = 0, spec: State | None = None) -> dict[str, Any]:
-    """Random arguments of an op for a step. `name`: of the op, or delta_channel, or mamba."""
+    """Random arguments of an op for a step. `name`: of the op, or one of OPS."""
     rng, num_tokens = np.random.default_rng(seed), len(batch.token_ids)
     assert batch.states is not None
     num_slots = 2 * len(batch.lengths) + len(batch.states.saves)
@@ -55,21 +55,23 @@ def arguments(name: str, batch: Batch, dtype: str = "f32", seed: int = 0, spec: 
         shape = (spec or default).shape
         return StateCache(State(shape), rng.standard_normal((num_slots, *shape), np.float32))
 
-    if name == "short_conv":
+    if name.endswith("short_conv"):
         dim, before = CONV.shape
-        return {
+        kind = {} if name == "short_conv" else {"kind": "silu"}
+        return kind | {
             "x": noise(num_tokens, dim), "weight": noise(dim, before + 1), "bias": noise(dim), "cache": cache(CONV),
             "batch": batch,
         }  # fmt: skip
-    if name.startswith("delta"):
+    if "delta" in name:
         heads, key_dim, value_dim = (spec or DELTA).shape
         num_heads = heads // 2
-        width = heads * (key_dim if name == "delta_channel" else 1)
+        width = heads * (key_dim if "channel" in name else 1)
         q, k = noise(num_tokens, num_heads * key_dim), noise(num_tokens, num_heads * key_dim)
         k[1:] = k[:-1] * 0.5 + k[1:]  # neighbours are alike: much of a change depends on the one before
         decay = -np.abs(noise(num_tokens, width)) * np.exp(3 * rng.standard_normal(width)).astype(np.float32)
         beta = rng.random((num_tokens, heads), np.float32)
-        return {
+        gates = {"rate": -np.exp(noise(heads)), "bias": noise(width)} if "gated" in name else {}
+        return gates | {
             "q": q, "k": round_to(k, dtype), "v": noise(num_tokens, heads * value_dim),
             "decay": round_to(decay, dtype), "beta": round_to(beta, dtype),
             "cache": cache(DELTA), "batch": batch, "num_heads": num_heads, "scale": key_dim**-0.5, "eps": 1e-6,
@@ -84,7 +86,7 @@ def arguments(name: str, batch: Batch, dtype: str = "f32", seed: int = 0, spec: 
     }  # fmt: skip
 
 
-OPS = {"delta_channel": "delta_rule", "mamba": "state_scan"}
+OPS = {"delta_channel": "delta_rule", "mamba": "state_scan", "gated_delta_channel": "gated_delta_rule"}
 
 
 def op_of(name: str) -> Op:

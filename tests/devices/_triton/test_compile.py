@@ -16,7 +16,7 @@ ATTENTION |= {"_attend_latent", "_write_latent", "_multiply_heads", "_attend_exp
 EXPERTS = {"_route", "_route_few", "_route_one", "_count", "_place", "_expert_in", "_expert_out", "_sum"}
 
 STATES = {"_short_conv", "_write_states", "_delta_steps", "_invert_chunks", "_score_parts", "_invert_stored"}
-STATES |= {"_delta_chunks", "_scan_steps", "_scan_chunks", "_log_decay"}
+STATES |= {"_delta_chunks", "_scan_steps", "_scan_chunks", "_log_decay", "_map", "_gated_norm"}
 PROGRAMS = [("compile_kernels", ATTENTION), ("compile_experts", EXPERTS), ("compile_states", STATES)]
 
 

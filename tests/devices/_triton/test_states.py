@@ -18,6 +18,7 @@ from tests.devices.interpreted import in_interpreter
 
 pytestmark = pytest.mark.device
 
+FUSED = ["activated_short_conv", "gated_delta_rule", "gated_delta_channel"]
 NAMES = ["short_conv", "delta_rule", "delta_channel", "state_scan", "mamba"]
 EACH = pytest.mark.parametrize("name", NAMES)
 DECODE = [(5, 1), (64, 1), (0, 1), (130, 1)]
@@ -34,7 +35,7 @@ def assert_matches(name: str, batch: Batch, place: str, dtype: str = "f32", has_
         assert relative_error(found, right) <= op.tolerance[dtype]
 
 
-@EACH
+@pytest.mark.parametrize("name", [*NAMES, *FUSED])
 @pytest.mark.parametrize("dtype", ["bf16", *in_interpreter("f32", "f16")])
 def test_decoding_matches_the_reference(name: str, dtype: str, place: str):
     assert_matches(name, step_of(DECODE, [1]), place, dtype)
@@ -43,6 +44,11 @@ def test_decoding_matches_the_reference(name: str, dtype: str, place: str):
 @EACH
 def test_prompts_and_decoding_in_one_step_match_the_reference(name: str, place: str):
     assert_matches(name, step_of(MIXED, MIXED_SAVES), place)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_prompt_beside_a_decoding_row_matches_the_reference_of_a_fused_op(name: str, place: str):
+    assert_matches(name, step_of([(0, MAX_STEPS + 1), (3, 1)]), place)
 
 
 @EACH

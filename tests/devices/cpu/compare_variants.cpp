@@ -366,7 +366,7 @@ KvCache cache_of(const Shape &s) {
     const int tiles = (s.block_tokens + TILE - 1) / TILE;
     return {{s.format, HEADS, s.key_dim, tiles, nullptr},
             {s.format, HEADS, s.value_dim, tiles, nullptr},
-            s.window, s.chunk, NUM_BLOCKS, s.block_tokens};
+            s.window, s.chunk, NUM_BLOCKS, s.block_tokens, 0, 0};
 }
 
 struct Cache {
@@ -456,7 +456,7 @@ void compare_attention(const Kernels &kernels, const std::string &name, const Sh
             const auto item = [&](const QueryTile *tiles, int count, int num_shared) {
                 for (int head = 0; head < HEADS; ++head)
                     for (int first = 0; first < GROUP; first += cut ? 1 : GROUP)
-                        table.attend(args, {tiles, count, num_shared, head, first, cut ? 1 : GROUP}, scratch.data());
+                        table.attend(args, {tiles, count, num_shared, 0, head, first, cut ? 1 : GROUP}, scratch.data());
             };
             if (shared && !cut) return item(texts.tiles, 3, shared), out;
             for (const QueryTile &tile : texts.tiles)
@@ -492,6 +492,86 @@ void compare_attentions(const Kernels &kernels) {
     }
 }
 
+// --- recurrent layers
+
+// A row of 11 tokens that begins with zeros: in one call for each tile, or cut into calls of 4 that move the state.
+// `body` runs the tiles of a row.
+template <class Body>
+void compare_states(const Kernels &kernels, const std::string &what, const StateLayout &layout, int width, Body body) {
+    constexpr int TOKENS = 11, CUT = 4;
+    const Work work = [&](const Kernels &k, bool cut) {
+        std::vector<float> slots(2 * layout.size());
+        const States states{layout, 2, slots.data()};
+        Tokens out(TOKENS + 1, width);  // the last row: the sum of the state's numbers
+        const int32_t save[] = {TOKENS - 1, 1};
+        int slot = -1;
+        for (int begin = 0; begin < TOKENS; begin += cut ? CUT : TOKENS) {
+            const int end = cut ? std::min(begin + CUT, TOKENS) : TOKENS, target = cut ? begin / CUT % 2 : 0;
+            body(k, states, RowSpan{begin, end, slot, target, save, cut ? 0 : 1}, out.rows());
+            slot = target;
+        }
+        const float *last = states.tile(cut ? slot : save[1], 0, 0);
+        for (size_t i = 0; i < layout.size(); ++i) out.x[TOKENS * width + i % width] += last[i];
+        return out;
+    };
+    compare(kernels, what, work, false);
+    compare_alike(kernels, Format::F32, what, work);
+}
+
+void compare_recurrence(const Kernels &kernels) {
+    constexpr int TOKENS = 11, HEADS = 3, KEY = 24, VALUE = 40, DIM = 96;
+    Tokens q = random_tokens(*portable, TOKENS, DIM), k = random_tokens(*portable, TOKENS, DIM);
+    Tokens v = random_tokens(*portable, TOKENS, HEADS * VALUE + 8), decay = random_tokens(*portable, TOKENS, DIM);
+    for (float &x : decay.x) x = -8.0f * std::fabs(x);
+    const std::vector<float> weight = numbers(5 * DIM), bias = numbers(DIM), zeros(DIM);
+    for (bool is_by_channel : {false, true}) {
+        const int width = delta_width(HEADS, HEADS, KEY, is_by_channel);
+        const StateLayout layout{HEADS, KEY, VALUE, STATE_COLS, false, !is_by_channel};
+        const auto body = [&](const Kernels &with, const States &states, const RowSpan &row, Rows out) {
+            std::vector<float> work(static_cast<size_t>(TOKENS) * width);
+            const Rows shared{work.data(), static_cast<size_t>(width)};
+            with.delta_prepare({q.rows(), k.rows(), decay.rows(), shared, HEADS, HEADS, KEY, is_by_channel, true, 0.2f, 1e-6f},
+                               row.begin, row.end);
+            for (int head = 0; head < HEADS; ++head)
+                for (int tile = 0; tile < layout.tiles(); ++tile)
+                    with.delta_rule({shared, v.rows(), q.rows(), HEADS, is_by_channel, states, out}, row, head, tile);
+        };
+        compare_states(kernels, is_by_channel ? "delta_rule by channel" : "delta_rule", layout, 128, body);
+    }
+    for (bool is_by_row : {false, true}) {
+        const int dim = is_by_row ? 1 : 8, heads = DIM / dim, size = 16;
+        const StateLayout layout{2, size, DIM / 2, STATE_COLS, true, !is_by_row};
+        std::vector<float> rates(layout.size());
+        for (float &x : rates) x = random_number(-9.0f, 0.0f);
+        const auto body = [&](const Kernels &with, const States &states, const RowSpan &row, Rows out) {
+            std::vector<float> work(static_cast<size_t>(TOKENS) * 2 * heads);
+            const Rows shared{work.data(), static_cast<size_t>(2 * heads)};
+            with.scan_prepare({decay.rows(), shared, bias.data(), is_by_row ? nullptr : rates.data(), heads, 0.01f, 3.0f},
+                              row.begin, row.end);
+            for (int group = 0; group < layout.matrices; ++group)
+                for (int tile = 0; tile < layout.tiles(); ++tile)
+                    with.state_scan({shared, v.rows(), q.rows(), k.rows(), is_by_row ? rates.data() : nullptr, bias.data(),
+                                     heads, dim, states, out}, row, group, tile);
+        };
+        compare_states(kernels, is_by_row ? "state_scan of rows" : "state_scan", layout, DIM, body);
+    }
+    for (int taps = 2; taps <= 5; ++taps) {
+        const StateLayout layout{1, taps - 1, DIM, DIM, true, false};
+        const auto body = [&](const Kernels &with, const States &states, const RowSpan &row, Rows out) {
+            const ConvArgs args{q.rows(), weight.data(), bias.data(), zeros.data(), states, taps == 4, MapKind::SILU, out};
+            with.short_conv(args, row, 0, DIM - 3);
+        };
+        compare_states(kernels, "short_conv of " + std::to_string(taps), layout, DIM, body);
+    }
+    const Work work = [&](const Kernels &with, bool cut) {
+        Tokens out(TOKENS, DIM);
+        const DecayArgs args{q.rows(), weight.data(), bias.data(), 93, out.rows()};
+        for (int t = 0; t < TOKENS; t += cut ? 1 : TOKENS) with.log_decay(args, t, cut ? t + 1 : TOKENS);
+        return out;
+    };
+    compare(kernels, "log_decay", work, false);
+}
+
 }  // namespace
 
 int compare_variants() {
@@ -505,6 +585,7 @@ int compare_variants() {
         for (int f = 0; f < NUM_FORMATS; ++f) compare_ordered(*kernels, static_cast<Format>(f));
         compare_token_wise(*kernels);
         compare_routes(*kernels);
+        compare_recurrence(*kernels);
         compare_attentions(*kernels);
     }
     std::printf("%d failures\n", num_failures);

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.device, pytest.mark.skipif(not HAS_NATIVE, reason="the
 
 FUSE = pytest.mark.parametrize("fuse", [False, True], ids=["plain", "fused"])
 # Each has other buffers: rows alone; rows and blocks; scaled logits with a cap; parallel blocks; layers that share KV;
-# rows of slots of experts.
+# rows of slots of experts; what the columns of states share.
 MODELS = {
     "llama": lambda: make_toy("llama").draw(),
     "q4_0": lambda: quantized_model("q4_0"),
@@ -26,6 +26,8 @@ MODELS = {
     "falcon": lambda: make_toy("falcon").draw(),
     "gemma4": lambda: make_toy("gemma4").draw(),
     "mixtral": lambda: make_toy("mixtral").draw(),
+    "qwen3_next": lambda: make_toy("qwen3_next").draw(),
+    "mamba2": lambda: make_toy("mamba2").draw(),
 }
 
 

@@ -21,7 +21,8 @@ TESTS = [
     "tests/devices/cpu/test_experts.py",
     "tests/devices/cpu/test_windows.py",
 ]
-SELECTION = "kernel or product or table or format or toy or quantized or q4_1 or q8_0 or experts or two_windows or rows_of_a_group"
+SELECTION = "kernel or product or table or format or toy or quantized or q4_1 or q8_0 or experts"
+SELECTION += " or two_windows or rows_of_a_group"  # of window groups
 
 
 def test_kernels_and_programs_have_no_memory_errors(tmp_path):

@@ -88,8 +88,9 @@ class Layers:
         outputs = [node.output for node in self.nodes]
         whole = [Concatenate([value.id for value in outputs], 1000), Select(1000, 1001)]
         sampler = DeviceSampler(LIMITS.max_rows, LIMITS.max_logits, sum(value.dim for value in outputs), device)
-        work = _work(attends, LIMITS, device, self.fixed_chunk is not None)
-        work = {kind: replace(each, fixed_chunk=self.fixed_chunk) for kind, each in work.items()}
+        work = _work(attends, placed, LIMITS, self.fixed_chunk is not None)
+        attention = {kind: replace(each, fixed_chunk=self.fixed_chunk) for kind, each in work.attention.items()}
+        work = work._replace(attention=attention)
         instructions = [self.feed, *attends, *whole]
         self.program = CudaProgram(instructions, 1001, placed, LIMITS, work, sampler, device, captures=False)
 
@@ -158,7 +159,7 @@ def test_layers_with_different_caches_match_the_references_in_every_step(place):
 
 def test_layers_of_one_kind_share_a_plan_and_all_kinds_share_partial_results(place):
     program = Layers(place).program
-    assert list(program.work) == [
+    assert list(program.work.attention) == [
         AttentionKind(2, 2, 32, 32, 50),
         AttentionKind(1, 3, 48, 16, None, 70),
         AttentionKind(2, 20, 32, 32),

@@ -100,7 +100,7 @@ def test_rows_that_share_blocks_have_the_same_logits_with_and_without_groups(pla
     parts = [RowPart([5 + row], depth * BLOCK, [*range(depth), depth + row]) for row in range(rows)]
     alone = Batch.of(parts, BLOCK)
     together = replace(alone, groups=np.array([(0, row, depth) for row in range(rows)], np.int32))
-    (limits,) = program.work.values()
+    (limits,) = program.work.attention.values()
     counts = plan_work(together, limits, WorkViews.of(np.zeros(work_size(limits), np.int32), limits))
     assert counts.wide > 0
     grouped, ungrouped = (program.launch(batch).result().logits for batch in (together, alone))

@@ -23,7 +23,7 @@ from quire.types.errors import OutOfDeviceMemory, StepFailed
 from tests.devices.cpu.programs import session
 from tests.models.toys import BLOCK, make_toy, some_tokens
 
-pytestmark = [pytest.mark.device, pytest.mark.interpreted]
+pytestmark = pytest.mark.device
 
 LIMITS = Limits(max_tokens=128, max_rows=4, max_logits=128, max_blocks=8, num_blocks=16, kv_dtype="f32", num_states=6)
 
@@ -86,6 +86,24 @@ def test_a_step_that_changes_states_fails_if_memory_runs_out_inside_it(place: st
     monkeypatch.setattr("quire.devices.cuda.program.torch.empty", fail)
     with pytest.raises(OutOfDeviceMemory):
         program.launch(batch)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["qwen3_5", "mamba2"])
+def test_captured_steps_with_padding_have_the_bits_of_steps_without(name: str, place: str):
+    """Prompts of 15 to 25 tokens, then five rows that decode, padded to six. A sixth row stays as it was."""
+    limits = replace(LIMITS, max_rows=6, num_blocks=48)
+    model, results = make_toy(name).draw(), []
+    for captures in (False, True):
+        options = LoweringOptions(dtype="f32", captures=captures, deterministic=True)
+        program = CudaDevice(place).lower(model.graph, model.weights, limits, options)
+        texts = session(program, model, num_blocks=limits.num_blocks)
+        found = [texts.step({str(row): some_tokens(15 + 2 * row) for row in range(6)})]
+        found += [texts.step({str(row): [step] for row in range(5)}) for step in range(4)]
+        found.append(texts.step({"5": [7]}))
+        results.append([logits for step in found for logits in step.values()])
+        assert captures == (program.num_padded > 0)
+    assert all(np.array_equal(*pair) for pair in zip(*results, strict=True))
 
 
 def test_the_kernel_for_few_rows_does_not_take_a_model_with_states(place: str):

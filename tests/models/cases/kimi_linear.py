@@ -10,7 +10,7 @@ FULL, LINEAR = "full_attention", "linear_attention"
 TOY = {
     **{**HEADS, **TOKENS, "num_local_experts": 8, "n_shared_experts": 1},
     **{key: EXPERTS[key] for key in ("num_experts_per_tok", "moe_intermediate_size")},
-    **{"num_hidden_layers": 3, "layer_types": [LINEAR, FULL, LINEAR], "max_position_embeddings": 1088},
+    **{"num_hidden_layers": 2, "layer_types": [LINEAR, FULL], "max_position_embeddings": 1088},
     **{"linear_num_heads": 6, "linear_head_dim": 8},
 }
 LISTS = {"kda_layers": [2, 3], "full_attn_layers": [1], "num_heads": 2, "head_dim": 12, "short_conv_kernel_size": 3}
@@ -18,7 +18,7 @@ CASES = {
     "kimi_linear": Case(KIND, TOY, as_saved=True),
     "kimi_linear-listed": Case(
         KIND,
-        {**TOY, "layer_types": None, "linear_attn_config": LISTS, "n_group": 2, "topk_group": 1, "q_lora_rank": 28,
+        {**TOY, "num_hidden_layers": 3, "layer_types": None, "linear_attn_config": LISTS, "n_group": 2, "topk_group": 1, "q_lora_rank": 28,
          "attention_bias": True, "mlp_layer_types": ["sparse", "dense", "sparse"], "norm_topk_prob": False},
         in_gguf=False,
         as_saved=True,

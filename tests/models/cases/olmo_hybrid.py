@@ -33,7 +33,7 @@ def published(arrays: Arrays, c: Config) -> Arrays:
 CASES = {
     "olmo_hybrid": Case(
         KIND,
-        {**TOKENS, **HEADS, "num_hidden_layers": 3, "layer_types": [LINEAR, FULL, LINEAR]},
+        {**TOKENS, **HEADS, "num_hidden_layers": 2, "layer_types": [LINEAR, FULL]},
         published=published,
     ),
     "olmo_hybrid-without-rope": Case(

@@ -1,9 +1,10 @@
 """Launches kernels without gaps: each may start while the previous one ends (programmatic dependent launch).
 
-Law: before `follow`, a kernel of a chain reads only constants (weights) and the inputs that the host sent for the step,
-which are there before the step's first kernel starts; and every kernel calls `follow`. So when it returns, all earlier
-kernels are done. Without hardware support, and in the interpreter, kernels start one by one. So do kernels of many
-programs: they would all wait, and only the first ones could start early.
+Law: before `follow`, a kernel of a chain reads only what is there before the step's first kernel starts: constants
+(weights), the inputs that the host sent for the step, and states that no other kernel of the step writes; and every
+kernel calls `follow`. So when it returns, all earlier kernels are done. Without hardware support, and in the
+interpreter, kernels start one by one. So do kernels of many programs: they would all wait, and only the first ones
+could start early.
 """
 
 from __future__ import annotations

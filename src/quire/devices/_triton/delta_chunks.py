@@ -25,7 +25,9 @@ from .state_work import CHUNK, StateRows
 CHUNK_TOKENS = tl.constexpr(CHUNK)
 PART = tl.constexpr(16)  # tokens whose decays are relative to one token, if channels differ
 PARTS = tl.constexpr(CHUNK // 16)
-NUM_FACTORS = 4  # of a token: what is kept of the state before the chunk, see `_delta_chunks`
+# of a token and a head: what is kept of the state before the chunk; that times the factor of unit length of the key,
+# and of the query; that of the key times what is left of its change after the chunk
+FACTORS = tl.constexpr(4)
 
 
 @triton.jit
@@ -95,7 +97,7 @@ def _place(token, head, HEADS: tl.constexpr):
 
 @triton.jit
 def _invert_chunks(
-    q, k, decay, beta, chunks, inverses, scores, factors, num_tokens, q_stride, k_stride, decay_stride, beta_stride,
+    q, k, decay, beta, chunks, inverses, scores, factors, q_stride, k_stride, decay_stride, beta_stride,
     scale, eps, HEADS: tl.constexpr, GROUP: tl.constexpr, KEY: tl.constexpr, KEY_PADDED: tl.constexpr,
     IS_UNIT: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
@@ -117,13 +119,13 @@ def _invert_chunks(
     place = _place(token, head, HEADS)
     tl.store(inverses + place, _invert(lower, PRECISION), mask=is_token[:, None])
     tl.store(scores + place, score.to(scores.dtype.element_ty), mask=is_token[:, None])
-    one, all_factors = token * HEADS + head, num_tokens.to(tl.int64) * HEADS
     since = tl.exp(tl.cumsum(rates, 0))
-    tl.store(factors + one, since, mask=is_token)
-    tl.store(factors + all_factors + one, since * of_key, mask=is_token)
-    tl.store(factors + 2 * all_factors + one, since * of_query, mask=is_token)
     left = of_key * tl.exp(tl.cumsum(rates, 0, reverse=True) - rates)
-    tl.store(factors + 3 * all_factors + one, left, mask=is_token)
+    one = factors + (token * HEADS + head) * FACTORS
+    tl.store(one, since, mask=is_token)
+    tl.store(one + 1, since * of_key, mask=is_token)
+    tl.store(one + 2, since * of_query, mask=is_token)
+    tl.store(one + 3, left, mask=is_token)
 
 
 @triton.jit
@@ -179,7 +181,7 @@ def _invert_stored(chunks, inverses, HEADS: tl.constexpr, PRECISION: tl.constexp
 
 @triton.jit
 def _delta_chunks(
-    q, k, v, decay, beta, states, source, target, saves, chunks, scans, inverses, scores, factors, out, num_tokens,
+    q, k, v, decay, beta, states, source, target, saves, chunks, scans, inverses, scores, factors, out,
     q_stride, k_stride, v_stride, decay_stride, beta_stride, scale, eps, HEADS: tl.constexpr, GROUP: tl.constexpr,
     KEY: tl.constexpr, KEY_PADDED: tl.constexpr, VALUE: tl.constexpr, COLUMNS: tl.constexpr,
     BY_CHANNEL: tl.constexpr, IS_UNIT: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
@@ -215,13 +217,13 @@ def _delta_chunks(
             left = of_key
             state *= tl.exp(tl.sum(rates, 0))[:, None]
         else:
-            one, all_factors = token * HEADS + head, num_tokens.to(tl.int64) * HEADS
-            of_known = tl.load(factors + all_factors + one, mask=is_token, other=0.0)
-            of_answer = tl.load(factors + 2 * all_factors + one, mask=is_token, other=0.0)
-            left = tl.load(factors + 3 * all_factors + one, mask=is_token, other=0.0)
+            one = factors + (token * HEADS + head) * FACTORS
+            of_known = tl.load(one + 1, mask=is_token, other=0.0)
+            of_answer = tl.load(one + 2, mask=is_token, other=0.0)
+            left = tl.load(one + 3, mask=is_token, other=0.0)
             known = tl.dot(key, rounded, input_precision=PRECISION) * of_known[:, None]
             answer = tl.dot(query, rounded, input_precision=PRECISION) * of_answer[:, None]
-            state *= tl.load(factors + (end - 1).to(tl.int64) * HEADS + head)
+            state *= tl.load(factors + ((end - 1).to(tl.int64) * HEADS + head) * FACTORS)
         change = tl.dot(inverse, (value.to(tl.float32) - known) * share[:, None], input_precision=PRECISION)
         answer = tl.dot(score, change.to(score.dtype), answer, input_precision=PRECISION)
         state = tl.dot(tl.trans(key), (change * left[:, None]).to(key.dtype), state, input_precision=PRECISION)
@@ -242,7 +244,7 @@ def delta_chunks(tokens: DeltaInputs, rule: DeltaRule, states: Tensor, rows: Sta
     is_float32 = out.dtype == torch.float32
     inverses = torch.empty((num_tokens, rule.heads, CHUNK), device=device)
     scores = torch.empty((num_tokens, rule.heads, CHUNK), dtype=out.dtype, device=device)
-    factors = torch.empty((0 if rule.by_channel else NUM_FACTORS, num_tokens, rule.heads), device=device)
+    factors = torch.empty((0 if rule.by_channel else num_tokens, rule.heads, FACTORS.value), device=device)
     constants: dict[str, Any] = rule.constants | {"PRECISION": "ieee" if is_float32 else "tf32"}
     of_scores = {name: constants[name] for name in ("HEADS", "GROUP", "KEY", "KEY_PADDED", "IS_UNIT", "PRECISION")}
     read = (tokens.q, tokens.k, tokens.decay, tokens.beta)
@@ -253,11 +255,11 @@ def delta_chunks(tokens: DeltaInputs, rule: DeltaRule, states: Tensor, rows: Sta
         constant = {name: constants[name] for name in ("HEADS", "PRECISION")}
         launch(_invert_stored, (num_chunks, rule.heads), (rows.chunks, inverses), constant, LaunchShape(8, 1))
     else:
-        args = (*read, rows.chunks, inverses, scores, factors, num_tokens, *strides, *numbers)
+        args = (*read, rows.chunks, inverses, scores, factors, *strides, *numbers)
         launch(_invert_chunks, (num_chunks, rule.heads), args, of_scores, LaunchShape(8, 1))
     args = (
         *tokens, states, rows.source, rows.target, rows.saves, rows.chunks, rows.scans, inverses, scores, factors, out,
-        num_tokens, *tokens.strides, *numbers,
+        *tokens.strides, *numbers,
     )  # fmt: skip
     grid = (len(rows.scans), rule.heads, triton.cdiv(rule.value_dim, rule.columns))
     launch(_delta_chunks, grid, args, constants, LaunchShape(8, 1))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .attention import padded
 from .chain import LaunchShape, follow, launch
+from .log_decay import softplus
 from .state_work import StateRows
 
 COLUMNS = 32  # of a state, in a program
@@ -41,6 +42,8 @@ class DeltaRule(NamedTuple):
     scale: float
     eps: float | None  # None: queries and keys are not divided by their length
     by_channel: bool
+    rate: Tensor | None = None  # float32 [heads], if decay and beta are given before log_decay and sigmoid
+    bias: Tensor | None = None  # float32 [heads], or by channel [heads * key_dim]
 
     @property
     def columns(self) -> int:
@@ -64,10 +67,10 @@ class DeltaRule(NamedTuple):
 
 @triton.jit
 def _delta_steps(
-    q, k, v, decay, beta, states, source, target, starts, saves, out, q_stride, k_stride, v_stride, decay_stride,
-    beta_stride, scale, eps, longest, HEADS: tl.constexpr, GROUP: tl.constexpr, KEY: tl.constexpr,
+    q, k, v, decay, beta, rates, bias, states, source, target, starts, saves, out, q_stride, k_stride, v_stride,
+    decay_stride, beta_stride, scale, eps, longest, HEADS: tl.constexpr, GROUP: tl.constexpr, KEY: tl.constexpr,
     KEY_PADDED: tl.constexpr, VALUE: tl.constexpr, COLUMNS: tl.constexpr, BY_CHANNEL: tl.constexpr,
-    IS_UNIT: tl.constexpr, CHAINED: tl.constexpr,
+    IS_UNIT: tl.constexpr, IS_GATED: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0), tl.program_id(1)
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -82,6 +85,10 @@ def _delta_steps(
     state = tl.load(states + slot * HEADS * KEY * VALUE + place, mask=is_there & (slot >= 0) & is_mine, other=0.0)
     follow(CHAINED)
     if is_mine:
+        channels = head * KEY + channel if BY_CHANNEL else head + channel * 0  # of the decay
+        if IS_GATED:
+            shift = tl.load(bias + channels, mask=is_channel, other=0.0)
+            factor = tl.load(rates + head)
         keys = head // GROUP * KEY + channel
         for token in range(start, end):
             query = tl.load(q + token * q_stride + keys, mask=is_channel, other=0.0).to(tl.float32)
@@ -91,11 +98,11 @@ def _delta_steps(
             if IS_UNIT:
                 query *= 1.0 / tl.sqrt(tl.sum(query * query) + eps)
                 key *= 1.0 / tl.sqrt(tl.sum(key * key) + eps)
-            if BY_CHANNEL:
-                rate = tl.load(decay + token * decay_stride + head * KEY + channel, mask=is_channel, other=0.0)
-                state *= tl.exp(rate.to(tl.float32))[:, None]
-            else:
-                state *= tl.exp(tl.load(decay + token * decay_stride + head).to(tl.float32))
+            rate = tl.load(decay + token * decay_stride + channels, mask=is_channel, other=0.0).to(tl.float32)
+            if IS_GATED:
+                rate = factor * softplus(rate + shift)
+                share = tl.sigmoid(share)
+            state *= tl.exp(rate)[:, None]
             known = tl.sum(state * key[:, None], 0)
             state += key[:, None] * ((value - known) * share)[None, :]
             answer = tl.sum(state * (query * scale)[:, None], 0)
@@ -114,9 +121,9 @@ def delta_steps(
     states: float32 [slots, heads, key_dim, value_dim].
     """
     args = (
-        *tokens, states, rows.source, rows.target, rows.starts, rows.saves, out, *tokens.strides, rule.scale,
-        rule.eps or 0.0, longest,
+        *tokens, rule.rate, rule.bias, states, rows.source, rows.target, rows.starts, rows.saves, out,
+        *tokens.strides, rule.scale, rule.eps or 0.0, longest,
     )  # fmt: skip
     grid = (len(rows.source), rule.heads, triton.cdiv(rule.value_dim, rule.columns))
     warps = min(max(padded(rule.key_dim) * rule.columns // NUMBERS, 1), 8)
-    launch(_delta_steps, grid, args, rule.constants, LaunchShape(warps, 1))
+    launch(_delta_steps, grid, args, rule.constants | {"IS_GATED": rule.rate is not None}, LaunchShape(warps, 1))

@@ -19,7 +19,8 @@ from torch import Tensor
 from .attention import padded
 from .chain import LaunchShape, follow, launch
 from .delta_chunks import chunk_tokens, kept_between, tile
-from .scan_steps import ScanInputs, StateScan, softplus
+from .log_decay import softplus
+from .scan_steps import ScanInputs, StateScan
 from .state_work import StateRows
 
 LINES = 64  # of a head's state, in a program

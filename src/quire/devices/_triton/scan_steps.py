@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .chain import LaunchShape, follow, launch
+from .log_decay import softplus
 from .state_work import StateRows
 
 NUMBERS = 4096  # of states, in a program
@@ -58,17 +59,6 @@ class StateScan(NamedTuple):
             "HAS_BIAS": self.bias is not None,
             "HAS_SKIP": self.skip is not None,
         }
-
-
-@triton.jit
-def softplus(x):
-    """log(1 + exp(x)): with a series for the logarithm, which is exact near 1 too."""
-    small = tl.exp(-tl.abs(x))
-    z = small / (2.0 + small)  # log(1 + small) = 2 artanh(z), z <= 1/3
-    square = z * z
-    series = 1.0 / 9.0 + square * (1.0 / 11.0 + square * (1.0 / 13.0))
-    series = 1.0 + square * (1.0 / 3.0 + square * (1.0 / 5.0 + square * (1.0 / 7.0 + square * series)))
-    return tl.maximum(x, 0.0) + 2.0 * z * series
 
 
 @triton.jit

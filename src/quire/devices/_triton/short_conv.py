@@ -6,23 +6,34 @@ that read a state writes the new one; else a second kernel does, when no token n
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from .chain import LaunchShape, follow, launch
+from .elementwise import activate
 from .state_work import StateRows
 
 TOKENS, COLUMNS = 16, 128  # of a program
 SHAPE = LaunchShape(4, 1)
 
 
-@triton.jit
+class ConvKernel(NamedTuple):
+    """What tokens are multiplied with, and an activation of the sum; empty: none."""
+
+    weight: Tensor  # float32 [dim, taps]
+    bias: Tensor | None  # float32 [dim]
+    kind: str = ""
+
+
+@triton.jit(do_not_specialize=["num_tokens"])  # one kernel for all numbers of tokens
 def _short_conv(
     x, weight, bias, states, source, target, starts, row_of_token, saves, out, x_stride, num_tokens,
     DIM: tl.constexpr, TAPS: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, HAS_BIAS: tl.constexpr,
-    WRITES: tl.constexpr, CHAINED: tl.constexpr,
+    KIND: tl.constexpr, WRITES: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)[:, None]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
@@ -53,6 +64,8 @@ def _short_conv(
                 tl.store(states + to * DIM * (TAPS - 1) + after, number, mask=is_there)
     if HAS_BIAS:
         total += tl.load(bias + column, mask=column < DIM, other=0.0)
+    if KIND != "":
+        total = activate(total, KIND)
     tl.store(out + token.to(tl.int64) * DIM + column, total.to(out.dtype.element_ty), mask=is_there)
 
 
@@ -78,12 +91,13 @@ def _write_states(
 
 
 def short_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, rows: StateRows, is_decode: bool
-) -> Tensor:
-    """Return the convolution of x [T, dim] with weight [dim, taps], float32; update the states [slots, dim, taps - 1].
+    x: Tensor, kernel: ConvKernel, states: Tensor, rows: StateRows, is_decode: bool
+) -> Tensor:  # fmt: skip
+    """Return the convolution of x [T, dim]; update the states [slots, dim, taps - 1].
 
     is_decode: every row has one token. The stride between tokens of x is arbitrary.
     """
+    weight, bias, kind = kernel
     num_tokens, (dim, taps) = len(x), weight.shape
     out = torch.empty((num_tokens, dim), dtype=x.dtype, device=x.device)
     tokens, num_blocks = (1 if is_decode else TOKENS), triton.cdiv(dim, COLUMNS)
@@ -97,6 +111,7 @@ def short_conv(
         "TOKENS": tokens,
         "COLUMNS": COLUMNS,
         "HAS_BIAS": bias is not None,
+        "KIND": kind,
         "WRITES": is_decode,
     }
     launch(_short_conv, (triton.cdiv(num_tokens, tokens), num_blocks), args, constants, SHAPE)

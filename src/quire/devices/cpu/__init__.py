@@ -22,5 +22,7 @@ FACTS = DeviceFacts(
     },
     plan="quire.devices.cpu.plan",
     frees_windows=True,
-    fused_ops=frozenset({"linear_split", "gated_linear", "activated_linear", "linear_add", "head"}),
+    fused_ops=frozenset(
+        {"linear_split", "gated_linear", "activated_linear", "linear_add", "head", "activated_short_conv"}
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 from quire.devices.base import Limits
@@ -15,8 +16,9 @@ class StateLayout(NamedTuple):
     """How the native program stores a state: matrices [rows, columns], whose columns never meet; see csrc/states.h."""
 
     shape: tuple[int, int, int]  # matrices, rows, columns
-    is_transposed: bool  # in the state's shape a matrix is [columns, rows]
-    is_tiled: bool  # some columns lie together, with all of their rows
+    is_transposed: bool = False  # in the state's shape a matrix is [columns, rows]
+    is_tiled: bool = True  # some columns lie together, with all of their rows
+    has_scales: bool = False  # a column has a scale, which decays in place of its rows
 
 
 def add_caches(program: Any, graph: Graph, limits: Limits) -> None:
@@ -36,15 +38,16 @@ def add_caches(program: Any, graph: Graph, limits: Limits) -> None:
 
 def state_layout(graph: Graph, cache: int, spec: State) -> StateLayout:
     """Return the layout that the kernel of the cache's node needs."""
-    node = next(node for node in graph.nodes if node.cache == cache)
-    if node.op.name == "short_conv":
+    if len(spec.shape) == 2:  # of a convolution
         dim, before = spec.shape
         return StateLayout((1, before, dim), is_transposed=True, is_tiled=False)
+    node = next(node for node in graph.nodes if node.cache == cache)
     heads, first, last = spec.shape
     if node.op.name == "delta_rule":
-        return StateLayout((heads, first, last), is_transposed=False, is_tiled=True)
-    groups = node.input("b").dim // last
-    return StateLayout((groups, last, heads // groups * first), is_transposed=True, is_tiled=True)
+        return StateLayout((heads, first, last), has_scales=node.input("decay").dim == heads)
+    groups, rate = node.input("b").dim // last, graph.shapes[str(node.weights["rate"])]
+    channels = heads // groups * first
+    return StateLayout((groups, last, channels), is_transposed=True, has_scales=prod(map(int, rate)) == heads)
 
 
 def native_index(graph: Graph, node: Node) -> int:

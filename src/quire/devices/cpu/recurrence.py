@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING
 
 from quire.graph.graph import Node
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def emit_short_conv(lowering: _Lowering, node: Node) -> None:
-    """One instruction."""
+    """One instruction, with the activation of its output if the op has one."""
     (x,), packer = node.inputs, lowering.packer
     vectors = {name: packer.vector(node.weights[name]) for name in ("weight", "bias")}
     lowering.emit(
@@ -22,6 +23,7 @@ def emit_short_conv(lowering: _Lowering, node: Node) -> None:
         states=native_index(lowering.graph, node),
         x=lowering.read(x),
         **vectors,
+        kind=node.attrs.get("kind", ""),
         out=lowering.place(node.output),
     )
     lowering.ensure_quants(node.output)
@@ -62,7 +64,7 @@ def emit_log_decay(lowering: _Lowering, node: Node) -> None:
 def emit_state_scan(lowering: _Lowering, node: Node) -> None:
     """Two instructions: time steps and decays of a token's heads, and the recurrence."""
     (x, dt, b, c), packer, attrs = node.inputs, lowering.packer, node.attrs
-    is_by_head = len(packer.weights[str(node.weights["rate"])].shape) == 1
+    is_by_head = prod(packer.weights[str(node.weights["rate"])].shape) == dt.dim
     work = lowering.buffers.allocate(2 * dt.dim if is_by_head else dt.dim)
     lowering.emit(
         "state_scan",
@@ -80,6 +82,7 @@ def emit_state_scan(lowering: _Lowering, node: Node) -> None:
 
 
 RECURRENT: dict[str, Callable[[_Lowering, Node], None]] = {
+    "activated_short_conv": emit_short_conv,
     "delta_rule": emit_delta_rule,
     "log_decay": emit_log_decay,
     "short_conv": emit_short_conv,

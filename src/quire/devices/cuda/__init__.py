@@ -33,6 +33,7 @@ FACTS = DeviceFacts(
             *("qkv_attention", "gated_linear", "normed_gated_linear", "activated_linear", "normed_linear"),
             *("linear_add", "scaled_linear_add", "normed_linear_add", "head", "normed_head", "scaled_embed"),
             *("normed_route", "experts_add", "linear_split"),
+            *("activated_short_conv", "gated_delta_rule", "gated_norm"),
         }
     ),
     plan="quire.devices.cuda.plan",

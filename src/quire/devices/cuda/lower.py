@@ -6,6 +6,7 @@ qkv_attention      one product, one kernel with norms of heads, rope and the KV 
 gated_linear       one product over both matrices, or one kernel with the activation
 linear_add         the sum is the last stage of the product, or the first of the next norm; also with a norm of the
                    product (normed_linear_add) or a factor (scaled_linear_add)
+gated_delta_rule   the delta rule with what its decay and its beta are made of; activated_short_conv, gated_norm
 experts_add        the sum of the experts' answers is added to the residual
 normed_route       the RMS norm and the choice of experts are one kernel
 activated_linear, head, scaled_embed    what follows a product or a lookup
@@ -50,8 +51,8 @@ from .plain import (
     SelectColumns,
     SplitProduct,
 )
-from .recurrent import lower_decay, lower_recurrent
-from .values import MAPPED, SUMS, HeldValues
+from .recurrent import lower_decay, lower_gated_norm, lower_recurrent
+from .values import MAPPED, RECURRENT, SUMS, HeldValues
 from .weights import Placer
 
 AHEAD_BYTES = 4 << 20  # more would delay what the running product still reads, and evict it from the cache
@@ -227,15 +228,19 @@ def _attention_bidirectional(lowering: Lowering, node: Node) -> Instruction:
 
 
 def _recurrent(lowering: Lowering, node: Node) -> Instruction:
-    """short_conv, delta_rule and state_scan."""
+    """An op that has states, plain or fused."""
     return lower_recurrent(node, lowering.graph, lowering.placer, lowering.caches)
 
 
 def _log_decay(lowering: Lowering, node: Node) -> Instruction:
-    return lower_decay(node, lowering.placer)
+    return lower_decay(node, lowering.placer, lowering.is_float32(node.output))
 
 
 # --- fused ops
+
+
+def _gated_norm(lowering: Lowering, node: Node) -> Instruction:
+    return lower_gated_norm(node, lowering.placer)
 
 
 def _qkv_attention(lowering: Lowering, node: Node) -> Instruction:
@@ -321,7 +326,7 @@ EMIT: dict[str, Emit] = {
     **dict.fromkeys(("attention", "attention_shared"), _attention),
     "attention_latent": _attention_latent,
     "attention_bidirectional": _attention_bidirectional,
-    **dict.fromkeys(("short_conv", "delta_rule", "state_scan"), _recurrent),
+    **dict.fromkeys(RECURRENT, _recurrent),
     "log_decay": _log_decay,
     "qkv_attention": _qkv_attention,
     **dict.fromkeys(("gated_linear", "normed_gated_linear"), _gated_linear),
@@ -330,6 +335,7 @@ EMIT: dict[str, Emit] = {
     **dict.fromkeys(("activated_linear", "normed_linear"), _linear),
     **dict.fromkeys(("head", "normed_head"), _head),
     "scaled_embed": _embed,
+    "gated_norm": _gated_norm,
 }
 
 

@@ -10,7 +10,7 @@ from quire.ops.cache import State
 
 from . import ACTIVATIONS, FP8
 from .expert_sizes import count_bytes, grouping_bytes, is_few, most_tiles, tile_height
-from .values import RECURRENT, SUMS, HeldValues, prepare_graph
+from .values import DELTA_RULES, RECURRENT, SUMS, HeldValues, prepare_graph
 
 FLOAT32_BYTES = 4
 
@@ -148,11 +148,15 @@ class _Sizes:
         return hidden + self._of(chosen, chosen.dim * dim) + grouping_bytes(num_tiles, height)
 
     def _inside_recurrent(self, node: Node) -> int:
-        """Return the bytes of the inverses, scores and factors of the delta rule in chunks."""
-        if node.op.name != "delta_rule" or self._is_fixed:
+        """Return the bytes of the inverses, scores and factors of the delta rule in chunks, and of its own decays."""
+        if node.op.name not in DELTA_RULES or self._is_fixed:
             return 0
-        of_chunk = CHUNK * (FLOAT32_BYTES + self._value_bytes) + 4 * FLOAT32_BYTES
-        return self._rows(node.output) * node.input("beta").dim * of_chunk
+        decay, heads = node.input("decay").dim, node.input("beta").dim
+        factors = 4 * heads if decay == heads else 0
+        if node.op.name == "gated_delta_rule":
+            factors += decay + heads
+        lines = CHUNK * heads * (FLOAT32_BYTES + self._value_bytes)
+        return self._rows(node.output) * (lines + FLOAT32_BYTES * factors)
 
     def _tiles(self, chosen: Value, num_experts: int) -> tuple[int, int]:
         """Return the height of tiles, and the most that there can be."""

@@ -9,12 +9,15 @@ from quire.graph.graph import Graph, Node, Value
 from quire.graph.passes.fuse import RULES
 from quire.graph.passes.narrow import narrow_tail
 from quire.graph.passes.rewrite import rewrite
+from quire.ops.cache import State
 
 from . import FACTS
 
 SUMS = ("linear_add", "scaled_linear_add", "normed_linear_add")
 AFTER_LOGITS = ("scale", "softcap")  # computed in float32, like the logits
-RECURRENT = ("short_conv", "delta_rule", "state_scan")
+DELTA_RULES = ("delta_rule", "gated_delta_rule")
+RECURRENT = ("short_conv", "activated_short_conv", *DELTA_RULES, "state_scan")
+READ_GAPS = ("log_decay", "gated_norm", *RECURRENT)
 # computed number by number
 MAPPED = ("activation", "xielu", "add", "multiply", "scale", "scale_rows", "scale_by", "softcap", "clamp", "columns")
 
@@ -37,6 +40,8 @@ def fuse_graph(graph: Graph) -> Graph:
             return node.output != graph.outputs.get("logits")
         if node.op.name not in FACTS.fused_ops or node.cache is None:
             return node.op.name in FACTS.fused_ops
+        if isinstance(graph.caches[node.cache], State):
+            return True
         spec = graph.kv_of(node)
         has_heads = spec.key_dim == spec.value_dim and spec.key_dim % 2 == 0
         return has_heads and node.attrs["head_group"] in (0, spec.key_dim)
@@ -57,7 +62,10 @@ class HeldValues:
         for node in reversed(graph.nodes):
             if node.op.name in AFTER_LOGITS and node.output.id in self._float32:
                 self._float32.add(node.inputs[0].id)
-        self._float32 |= {node.output.id for node in graph.nodes if node.op.name == "log_decay"}
+        decays = (node.output.id for node in graph.nodes if node.op.name == "log_decay")
+        self._float32 |= {
+            decay for decay in decays if all(node.op.name == "delta_rule" for node in self.readers.get(decay, []))
+        }
 
     def is_last_reader(self, node: Node, value: Value) -> bool:
         """Is a value read by no later node, and no output of the graph?"""
@@ -78,7 +86,7 @@ class HeldValues:
             return False
         (x,), out = node.inputs, node.output
         return all(each.op.name == "columns" for each in self.readers[x.id]) and all(
-            each.op.name in ("log_decay", *RECURRENT) or (each.op.name in MAPPED and out not in each.inputs[1:])
+            each.op.name in READ_GAPS or (each.op.name in MAPPED and out not in each.inputs[1:])
             for each in self.readers.get(out.id, [])
         )
 
@@ -89,4 +97,4 @@ class HeldValues:
 
 def _takes_gaps(node: Node) -> bool:
     is_whole_norm = node.op.name == "rms_norm" and node.attrs["group"] in (0, node.output.dim)
-    return is_whole_norm or node.op.name in ("rope", "attention_latent", "log_decay", *RECURRENT)
+    return is_whole_norm or node.op.name in ("rope", "attention_latent", *READ_GAPS)

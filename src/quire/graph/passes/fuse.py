@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from quire.graph.graph import Node, Value, WeightNames
+from quire.graph.passes.fuse_states import fuse_activated_conv, fuse_delta_rule, fuse_gated_norm, fuse_norm_of_gated
 from quire.graph.passes.rewrite import Fusion, Rule, Uses
 from quire.ops import fused, fused_experts
 
@@ -269,6 +270,10 @@ def fuse_head(uses: Uses, node: Node) -> Fusion | None:
 RULES: tuple[Rule, ...] = (
     fuse_head,
     fuse_gate,
+    fuse_activated_conv,
+    fuse_delta_rule,
+    fuse_gated_norm,
+    fuse_norm_of_gated,
     fuse_attention,
     fuse_normed_residual,
     fuse_scaled_residual,

@@ -353,21 +353,24 @@ void load_state(Program &program, int states, int slot, const FloatsToFill &numb
 void bind_recurrence(nb::class_<Program> &program) {
     program.def(
         "states",
-        [](Program &p, int num_states, const std::array<int, 3> &shape, bool is_transposed, bool is_tiled) {
+        [](Program &p, int num_states, const std::array<int, 3> &shape, bool is_transposed, bool is_tiled,
+           bool has_scales) {
             const auto [matrices, rows, cols] = shape;
             const int width = is_tiled ? STATE_COLS : (cols + LANES - 1) / LANES * LANES;
-            return p.add_states({matrices, rows, cols, width, is_transposed}, num_states);
+            return p.add_states({matrices, rows, cols, width, is_transposed, has_scales}, num_states);
         },
-        "num_states"_a, "shape"_a, "is_transposed"_a, "is_tiled"_a,
+        "num_states"_a, "shape"_a, "is_transposed"_a, "is_tiled"_a, "has_scales"_a,
         "Add the states of a layer: matrices, rows, columns each; transposed: outside they are [columns][rows].");
     program.def("store_state", &store_state, "states"_a, "slot"_a, "numbers"_a.noconvert());
     program.def("load_state", &load_state, "states"_a, "slot"_a, "numbers"_a.noconvert());
     program.def(
         "short_conv",
-        [](Program &p, int states, const Columns &x, int weight, int bias, const Columns &out) {
-            p.short_conv(states, view(x), weight, bias, view(out));
+        [](Program &p, int states, const Columns &x, int weight, int bias, const std::string &kind, const Columns &out) {
+            std::optional<MapKind> activation;
+            if (!kind.empty()) activation = map_kind(kind);
+            p.short_conv(states, view(x), weight, bias, activation, view(out));
         },
-        "states"_a, "x"_a, "weight"_a, "bias"_a, "out"_a);
+        "states"_a, "x"_a, "weight"_a, "bias"_a, "kind"_a, "out"_a);
     program.def(
         "delta_rule",
         [](Program &p, int states, const std::array<Columns, 3> &qkv, const Columns &decay, const Columns &beta,

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -294,7 +295,7 @@ class Program {
     void head(int matrix, int bias, float factor, float cap, View x, int quants);
     void route(const RouteRule &rule, View work, View weights, View chosen);  // logits: the first columns of `work`
     void experts(const ExpertStacks &stacks, const ExpertOperands &operands);
-    void short_conv(int states, View x, int weight, int bias, View out);
+    void short_conv(int states, View x, int weight, int bias, std::optional<MapKind> activation, View out);
     void delta_rule(int states, const DeltaOperands &operands, const DeltaSizes &sizes, View out);
     void log_decay(View x, int rate, int bias, View out);
     void state_scan(int states, const ScanOperands &operands, const ScanVectors &vectors, View out);

@@ -54,14 +54,20 @@ void Program::store_state(int id, int slot, const float *numbers) {
     const States s = states(id);
     require(slot >= 0 && slot < s.num_states, "there is no such slot");
     std::lock_guard<std::mutex> lock(turn_);
-    for (size_t i = 0; i < s.layout.outer_size(); ++i) s.tile(slot, 0, 0)[s.layout.place(i)] = numbers[i];
+    float *to = s.tile(slot, 0, 0);
+    std::fill_n(to, s.layout.size(), s.layout.has_scales ? 1.0f : 0.0f);
+    for (size_t i = 0; i < s.layout.outer_size(); ++i) to[s.layout.place(i)] = numbers[i];
 }
 
 void Program::load_state(int id, int slot, float *numbers) {
     const States s = states(id);
     require(slot >= 0 && slot < s.num_states, "there is no such slot");
     std::lock_guard<std::mutex> lock(turn_);
-    for (size_t i = 0; i < s.layout.outer_size(); ++i) numbers[i] = s.tile(slot, 0, 0)[s.layout.place(i)];
+    const float *from = s.tile(slot, 0, 0);
+    for (size_t i = 0; i < s.layout.outer_size(); ++i) {
+        const size_t at = s.layout.place(i);
+        numbers[i] = s.layout.has_scales ? from[at] * from[s.layout.scale_of(at)] : from[at];
+    }
 }
 
 // No slot is written twice, and none is read that another row writes: rows run in any order.
@@ -112,19 +118,25 @@ float *Program::table(size_t count) {
     return reinterpret_cast<float *>(tables_.back().data());
 }
 
-// Weights [dim][taps] become [taps][width].
-void Program::short_conv(int id, View x, int weight, int bias, View out) {
+// Weights [dim][taps] become [dim / 8][taps][8]: taps of a column lie together, since rows whose distance is a multiple
+// of a page are in the same few lines of the first cache.
+void Program::short_conv(int id, View x, int weight, int bias, std::optional<MapKind> activation, View out) {
     const States s = states(id);
     const int dim = s.layout.cols, taps = s.layout.rows + 1, width = s.layout.width;
-    require(s.layout.matrices == 1 && s.layout.tiles() == 1 && taps <= MAX_TAPS, "short_conv: the state has one tile");
+    require(s.layout.matrices == 1 && s.layout.tiles() == 1 && !s.layout.has_scales && taps <= MAX_TAPS,
+            "short_conv: the state has one tile");
     require(x.dim == dim && out.dim == dim && !at_logits(x) && !at_logits(out), "short_conv: other columns or rows");
     const float *given = vector(weight, dim * taps), *shift = vector(bias, dim);
     const Rows from = rows(x), to = rows(out);
     require(given && from.data && to.data, "short_conv: an operand is missing");
+    require(!activation || *activation <= MapKind::TANH, "short_conv: not an activation");
     float *weights = table(static_cast<size_t>(taps + 2) * width), *shifts = weights + static_cast<size_t>(taps) * width;
-    for (int i = 0; i < dim * taps; ++i) weights[i % taps * width + i / taps] = given[i];
+    for (int column = 0; column < dim; ++column)
+        for (int i = 0; i < taps; ++i)
+            weights[(column / LANES * taps + i) * LANES + column % LANES] = given[column * taps + i];
     if (shift) std::copy_n(shift, dim, shifts);
-    const ConvArgs args{from, weights, shift ? shifts : nullptr, shifts + width, s, to};
+    const MapKind kind = activation.value_or(MapKind::SILU);
+    const ConvArgs args{from, weights, shift ? shifts : nullptr, shifts + width, s, activation.has_value(), kind, to};
     append(std::make_unique<Recur>(*this, parts(dim, CONV_COLS), [this, args, dim](const RowSpan &row, int unit) {
         kernels_.short_conv(args, row, unit * CONV_COLS, std::min(CONV_COLS, dim - unit * CONV_COLS));
     }));
@@ -133,7 +145,8 @@ void Program::short_conv(int id, View x, int weight, int bias, View out) {
 void Program::delta_rule(int id, const DeltaOperands &x, const DeltaSizes &sizes, View out) {
     const States s = states(id);
     const int heads = s.layout.matrices, key_dim = s.layout.rows, num_heads = sizes.num_heads;
-    require(s.layout.width == STATE_COLS && !s.layout.is_transposed, "delta_rule: the state has another layout");
+    require(s.layout.width == STATE_COLS && !s.layout.is_transposed && s.layout.has_scales == (x.decay.dim == heads),
+            "delta_rule: the state has another layout");
     require(num_heads > 0 && heads % num_heads == 0, "delta_rule: not a whole number of heads for each key head");
     const bool is_by_channel = x.decay.dim != heads;
     require(x.q.dim == num_heads * key_dim && x.k.dim == x.q.dim && x.v.dim == heads * s.layout.cols &&
@@ -191,6 +204,7 @@ void Program::state_scan(int id, const ScanOperands &x, const ScanVectors &given
             "state_scan: an operand has another width");
     require(num_rates == heads || num_rates == heads * size, "state_scan: a rate for each head, or for each row");
     const bool is_by_row = num_rates != heads;
+    require(s.layout.has_scales != is_by_row, "state_scan: the state has another layout");
     require(x.work.dim == (is_by_row ? heads : 2 * heads), "state_scan: no room to work");
     for (const View &each : {x.x, x.dt, x.b, x.c, x.work, out})
         require(each.given() && !at_logits(each), "state_scan: it takes rows of tokens");

@@ -2,7 +2,12 @@
 //
 // A state has the same bits however a text was cut into steps: each token's arithmetic reads the state that the one
 // before it has stored. Columns are lanes and never meet, so all variants with fused sums have the same bits, too.
+//
+// Where all rows of a column decay alike, S = scale * T: the scale decays with every token, and what is added to T is
+// divided by it. That saves a product for every number. When a scale is below LEAST_SCALE, T is multiplied with it.
 
+constexpr float LEAST_SCALE = 1.0f / (1 << 24);
+constexpr int MAX_TAPS = 16;
 constexpr int PAIRS = STATE_COLS / (2 * LANES);  // vectors of a tile's row
 
 // ln(1 + e ** x), by 2 * atanh(e / (2 + e)) with e = e ** -|x|.
@@ -38,10 +43,12 @@ inline void store_some(float *p, F8 a, int count) {
 inline float *begin_tile(const States &s, const RowSpan &row, int matrix, int tile) {
     float *to = s.tile(row.target, matrix, tile);
     const size_t bytes = sizeof(float) * s.layout.tile_size();
-    if (row.source < 0)
+    if (row.source < 0) {
         std::memset(to, 0, bytes);
-    else if (row.source != row.target)
+        for (int j = 0; s.layout.has_scales && j < s.layout.width; ++j) to[s.layout.rows * s.layout.width + j] = 1.0f;
+    } else if (row.source != row.target) {
         std::memcpy(to, s.tile(row.source, matrix, tile), bytes);
+    }
     return to;
 }
 
@@ -61,19 +68,19 @@ inline TileRow load_row(const float *p, int width) {
     float part[STATE_COLS] = {};
     if (width < STATE_COLS) std::memcpy(part, p, sizeof(float) * width), p = part;
     TileRow out;
-    for (int j = 0; j < PAIRS; ++j) out.at[j] = load<F8x2>(p + 2 * LANES * j);
+    QUIRE_UNROLL for (int j = 0; j < PAIRS; ++j) out.at[j] = load<F8x2>(p + 2 * LANES * j);
     return out;
 }
 
 inline void store_row(float *p, const TileRow &row, int width) {
     float part[STATE_COLS], *to = width < STATE_COLS ? part : p;
-    for (int j = 0; j < PAIRS; ++j) store(to + 2 * LANES * j, row.at[j]);
+    QUIRE_UNROLL for (int j = 0; j < PAIRS; ++j) store(to + 2 * LANES * j, row.at[j]);
     if (width < STATE_COLS) std::memcpy(p, part, sizeof(float) * width);
 }
 
 inline TileRow same(float x) {
     TileRow out;
-    for (int j = 0; j < PAIRS; ++j) out.at[j] = set1<F8x2>(x);
+    QUIRE_UNROLL for (int j = 0; j < PAIRS; ++j) out.at[j] = set1<F8x2>(x);
     return out;
 }
 
@@ -95,19 +102,34 @@ inline void store_tokens(const ConvArgs &a, const RowSpan &row, int token, int s
         std::memmove(to, tokens_before(a, row, token, before - 1 - i) + first, sizeof(float) * width);
 }
 
+// Eight columns. TAPS 0: `taps` of them.
 template <int TAPS>
-inline void convolve(const ConvArgs &a, const float *const *seen, int taps, int first, int width, float *out) {
-    const size_t stride = static_cast<size_t>(a.states.layout.width);
+inline F8 convolve(const ConvArgs &a, const float *const *seen, int taps, int column) {
     const int count = TAPS ? TAPS : taps;
-    for (int k = first; k < first + width; k += LANES) {
-        const int left = first + width - k;
-        F8 total = load_some(seen[0] + k, left) * load(a.weight + k);
-        for (int i = 1; i < count; ++i) total = fma(load_some(seen[i] + k, left), load(a.weight + stride * i + k), total);
-        store_some(out + k, a.bias ? total + load(a.bias + k) : total, left);
-    }
+    const float *weight = a.weight + static_cast<size_t>(column) * count;
+    F8 total = load(seen[0]) * load(weight);
+    for (int i = 1; i < count; ++i) total = fma(load(seen[i]), load(weight + LANES * i), total);
+    return a.bias ? total + load(a.bias + column) : total;
 }
 
-constexpr int MAX_TAPS = 16;
+// Some columns of a token, from those of the last tokens.
+template <int TAPS>
+inline void convolve_part(const ConvArgs &a, const float *const *seen, int taps, int first, int width, float *out) {
+    const float *from[MAX_TAPS];
+    int k = 0;
+    for (; k + LANES <= width; k += LANES) {
+        for (int i = 0; i < (TAPS ? TAPS : taps); ++i) from[i] = seen[i] + first + k;
+        store(out + first + k, convolve<TAPS>(a, from, taps, first + k));
+    }
+    if (k < width) {
+        float part[MAX_TAPS][LANES] = {};
+        for (int i = 0; i < taps; ++i) {
+            std::memcpy(part[i], seen[i] + first + k, sizeof(float) * (width - k));
+            from[i] = part[i];
+        }
+        store_some(out + first + k, convolve<TAPS>(a, from, taps, first + k), width - k);
+    }
+}
 
 // Some columns of a row's tokens.
 void short_conv(const ConvArgs &a, const RowSpan &row, int first, int width) {
@@ -117,11 +139,15 @@ void short_conv(const ConvArgs &a, const RowSpan &row, int first, int width) {
     for (int token = row.begin; token < row.end; ++token) {
         for (int i = 0; i < taps; ++i) seen[i] = tokens_before(a, row, token, taps - 1 - i);
         if (taps == 3)
-            convolve<3>(a, seen, taps, first, width, a.out.row(token));
+            convolve_part<3>(a, seen, taps, first, width, a.out.row(token));
         else if (taps == 4)
-            convolve<4>(a, seen, taps, first, width, a.out.row(token));
+            convolve_part<4>(a, seen, taps, first, width, a.out.row(token));
         else
-            convolve<0>(a, seen, taps, first, width, a.out.row(token));
+            convolve_part<0>(a, seen, taps, first, width, a.out.row(token));
+        if (a.is_activated) {
+            const Rows here{a.out.data + first, a.out.stride};
+            map({a.kind, here, {}, nullptr, 0.0f, 0.0f, 0.0f, 0.0f, width, {here, {}}}, token, token + 1);
+        }
         for (; next < row.num_saves && row.saves[2 * next] == token; ++next)
             store_tokens(a, row, token, row.saves[2 * next + 1], first, width);
     }
@@ -182,24 +208,28 @@ inline DeltaToken delta_token(const DeltaArgs &a, int token, int head) {
 inline TileRow recall(const float *tile, const float *key, int rows) {
     TileRow known = same(0.0f);
     for (int i = 0; i < rows; ++i)
-        for (int j = 0; j < PAIRS; ++j)
+        QUIRE_UNROLL for (int j = 0; j < PAIRS; ++j)
             known.at[j] = fma(set1<F8x2>(key[i]), load<F8x2>(tile + STATE_COLS * i + 2 * LANES * j), known.at[j]);
     return known;
 }
 
-// One pass over a tile: it decays, and `change` is added for the key. Returns the state's answer to the query, and with
-// NEXT its answer to the next token's key, as `recall` would.
-template <bool BY_CHANNEL, bool NEXT>
-inline TileRow renew(float *tile, const DeltaToken &now, const float *next, int rows, const TileRow &change,
-                     TileRow &known) {
+// How a tile decays: not at all, since its scale does; all rows alike; each row by itself.
+enum class Decay { SCALE, ALIKE, BY_ROW };
+
+// One pass over a tile: it decays by `kept`, and `change` is added for the key. Returns the tile's answer to the query,
+// and with NEXT its answer to the next token's key, as `recall` would.
+template <Decay DECAY, bool NEXT>
+inline TileRow renew(float *tile, const DeltaToken &now, const float *kept, const float *next, int rows,
+                     const TileRow &change, TileRow &known) {
     TileRow out = same(0.0f), recalled = same(0.0f);
-    const F8x2 kept = set1<F8x2>(now.kept[0]);
+    const F8x2 alike = set1<F8x2>(kept[0]);
     for (int i = 0; i < rows; ++i) {
-        const F8x2 factor = BY_CHANNEL ? set1<F8x2>(now.kept[i]) : kept;
+        const F8x2 factor = DECAY == Decay::BY_ROW ? set1<F8x2>(kept[i]) : alike;
         const F8x2 key = set1<F8x2>(now.k[i]), query = set1<F8x2>(now.q[i]);
-        for (int j = 0; j < PAIRS; ++j) {
+        QUIRE_UNROLL for (int j = 0; j < PAIRS; ++j) {
             float *at = tile + STATE_COLS * i + 2 * LANES * j;
-            const F8x2 state = fma(key, change.at[j], factor * load<F8x2>(at));
+            const F8x2 before = load<F8x2>(at);
+            const F8x2 state = fma(key, change.at[j], DECAY == Decay::SCALE ? before : factor * before);
             store(at, state);
             out.at[j] = fma(query, state, out.at[j]);
             if (NEXT) recalled.at[j] = fma(set1<F8x2>(next[i]), state, recalled.at[j]);
@@ -209,30 +239,60 @@ inline TileRow renew(float *tile, const DeltaToken &now, const float *next, int 
     return out;
 }
 
+template <Decay DECAY>
+inline TileRow renew(float *tile, const DeltaToken &now, const float *kept, const float *next, int rows,
+                     const TileRow &change, TileRow &known) {
+    if (next) return renew<DECAY, true>(tile, now, kept, next, rows, change, known);
+    return renew<DECAY, false>(tile, now, kept, next, rows, change, known);
+}
+
+inline TileRow times(float factor, TileRow row) {
+    QUIRE_UNROLL for (int j = 0; j < PAIRS; ++j) row.at[j] = set1<F8x2>(factor) * row.at[j];
+    return row;
+}
+
+// beta * (v - known)
+inline TileRow change_of(const TileRow &v, const TileRow &known, float beta) {
+    TileRow out;
+    QUIRE_UNROLL for (int j = 0; j < PAIRS; ++j) out.at[j] = set1<F8x2>(beta) * (v.at[j] - known.at[j]);
+    return out;
+}
+
 template <bool BY_CHANNEL>
 void delta_tile(const DeltaArgs &a, const RowSpan &row, int head, int tile) {
     const StateLayout &s = a.states.layout;
     const int first = tile * STATE_COLS, width = s.cols - first < STATE_COLS ? s.cols - first : STATE_COLS;
     const int column = head * s.cols + first;
-    float *state = begin_tile(a.states, row, head, tile);
+    float *state = begin_tile(a.states, row, head, tile), *scales = state + STATE_COLS * s.rows;
     DeltaToken now = delta_token(a, row.begin, head);
     TileRow known = recall(state, now.recalled, s.rows);
+    float scale = BY_CHANNEL ? 1.0f : scales[0];
     int next = 0;
     for (int token = row.begin; token < row.end; ++token) {
-        TileRow change = load_row(a.v.row(token) + column, width);
-        const F8x2 beta = set1<F8x2>(a.beta.row(token)[head]), kept = set1<F8x2>(now.kept[0]);
-        for (int j = 0; j < PAIRS; ++j)
-            change.at[j] = beta * (change.at[j] - (BY_CHANNEL ? known.at[j] : kept * known.at[j]));
+        const bool is_last = token + 1 == row.end;
+        const DeltaToken after = is_last ? DeltaToken{} : delta_token(a, token + 1, head);
+        const TileRow v = load_row(a.v.row(token) + column, width);
+        const float beta = a.beta.row(token)[head];
         TileRow out;
-        if (token + 1 < row.end) {
-            const DeltaToken after = delta_token(a, token + 1, head);
-            out = renew<BY_CHANNEL, true>(state, now, after.recalled, s.rows, change, known);
-            now = after;
+        if (BY_CHANNEL) {
+            const TileRow change = change_of(v, known, beta);
+            out = renew<Decay::BY_ROW>(state, now, now.kept, after.recalled, s.rows, change, known);
         } else {
-            out = renew<BY_CHANNEL, false>(state, now, nullptr, s.rows, change, known);
+            const float decayed = scale * now.kept[0];
+            const TileRow change = change_of(v, times(decayed, known), beta);
+            if (decayed >= LEAST_SCALE) {
+                scale = decayed;
+                const TileRow scaled = times(1.0f / scale, change);
+                out = times(scale, renew<Decay::SCALE>(state, now, &scale, after.recalled, s.rows, scaled, known));
+            } else {
+                out = renew<Decay::ALIKE>(state, now, &decayed, after.recalled, s.rows, change, known);
+                scale = 1.0f;
+            }
+            store_row(scales, same(scale), STATE_COLS);
         }
         store_row(a.out.row(token) + column, out, width);
         save_tile(a.states, row, token, next, head, tile);
+        now = after;
     }
 }
 
@@ -268,51 +328,135 @@ void scan_prepare(const ScanPrepareArgs &a, int begin, int end) {
     }
 }
 
-// A number of each head, for the columns of a tile: column c belongs to head c / dim.
-inline TileRow of_columns(const float *of_heads, int dim, int first, int width) {
-    if (dim == 1) return load_row(of_heads + first, width);
+// A number of each head, for the columns of a tile: column c belongs to head c / dim. Beyond its width: `other`.
+inline TileRow of_columns(const float *of_heads, int dim, int first, int width, float other) {
     if (first / dim == (first + width - 1) / dim) return same(of_heads[first / dim]);
+    if (dim == 1 && width == STATE_COLS) return load_row(of_heads + first, width);
     float part[STATE_COLS];
-    for (int j = 0; j < width; ++j) part[j] = of_heads[(first + j) / dim];
-    return load_row(part, width);
+    for (int j = 0; j < STATE_COLS; ++j) part[j] = j < width ? of_heads[(first + j) / dim] : other;
+    return load_row(part, STATE_COLS);
 }
 
-template <bool BY_ROW>
-void scan_tile(const ScanArgs &a, const RowSpan &row, int group, int tile) {
-    const StateLayout &s = a.states.layout;
-    const int first = tile * STATE_COLS, width = s.cols - first < STATE_COLS ? s.cols - first : STATE_COLS;
-    const int column = group * s.cols + first;  // of all heads
-    const float *rates = BY_ROW ? a.rates + s.tile_at(group, tile) : nullptr;
-    float *state = begin_tile(a.states, row, group, tile);
-    int next = 0;
-    for (int token = row.begin; token < row.end; ++token) {
-        const float *b = a.b.row(token) + group * s.rows, *c = a.c.row(token) + group * s.rows;
-        const TileRow x = load_row(a.x.row(token) + column, width);
-        const TileRow step = of_columns(a.work.row(token), a.dim, column, width);
-        const TileRow kept = BY_ROW ? step : of_columns(a.work.row(token) + a.heads, a.dim, column, width);
-        TileRow added, out = same(0.0f);
-        for (int j = 0; j < PAIRS; ++j) added.at[j] = step.at[j] * x.at[j];
-        for (int i = 0; i < s.rows; ++i)
-            for (int j = 0; j < PAIRS; ++j) {
-                float *at = state + STATE_COLS * i + 2 * LANES * j;
-                F8x2 factor = kept.at[j];
-                if (BY_ROW) factor = exponential(factor * load<F8x2>(rates + STATE_COLS * i + 2 * LANES * j));
-                const F8x2 now = fma(set1<F8x2>(b[i]), added.at[j], factor * load<F8x2>(at));
-                store(at, now);
-                out.at[j] = fma(set1<F8x2>(c[i]), now, out.at[j]);
+inline F8x2 inverse(F8x2 x) { return join(set1(1.0f) / low_of(x), set1(1.0f) / high_of(x)); }
+
+inline float smallest(const TileRow &row) {
+    F8x2 most = set1<F8x2>(0.0f) - row.at[0];
+    QUIRE_UNROLL for (int j = 1; j < PAIRS; ++j) most = max(most, set1<F8x2>(0.0f) - row.at[j]);
+    return -largest(most);
+}
+
+// Some columns of a layer's channels.
+struct ScanColumns {
+    const float *rates;  // of the tile, or null
+    int group, first, width;  // first: of all channels
+};
+
+// What one token brings for a tile: b and c, x times the time step, and how much is kept of each column.
+struct ScanToken {
+    const float *b, *c;
+    TileRow x, added, kept;  // with rates: kept is the time step
+};
+
+inline ScanToken scan_token(const ScanArgs &a, int token, const ScanColumns &at) {
+    const int size = a.states.layout.rows;
+    const TileRow step = of_columns(a.work.row(token), a.dim, at.first, at.width, 0.0f);
+    ScanToken out{a.b.row(token) + at.group * size, a.c.row(token) + at.group * size,
+                  load_row(a.x.row(token) + at.first, at.width), step, step};
+    QUIRE_UNROLL for (int j = 0; j < PAIRS; ++j) out.added.at[j] = step.at[j] * out.x.at[j];
+    if (!at.rates) out.kept = of_columns(a.work.row(token) + a.heads, a.dim, at.first, at.width, 1.0f);
+    return out;
+}
+
+// One pass over a tile for N tokens, one after the other. Returns sums over rows of c times the tile.
+template <Decay DECAY, int N>
+inline void scan_tokens(float *tile, const float *rates, int rows, const ScanToken *tokens, TileRow *out) {
+    TileRow sums[N];
+    QUIRE_UNROLL for (int n = 0; n < N; ++n) sums[n] = same(0.0f);
+    for (int i = 0; i < rows; ++i)
+        QUIRE_UNROLL for (int j = 0; j < PAIRS; ++j) {
+            const size_t at = static_cast<size_t>(STATE_COLS) * i + 2 * LANES * j;
+            F8x2 state = load<F8x2>(tile + at);
+            QUIRE_UNROLL for (int n = 0; n < N; ++n) {
+                if (DECAY == Decay::ALIKE) state = tokens[n].kept.at[j] * state;
+                if (DECAY == Decay::BY_ROW) state = exponential(tokens[n].kept.at[j] * load<F8x2>(rates + at)) * state;
+                state = fma(set1<F8x2>(tokens[n].b[i]), tokens[n].added.at[j], state);
+                sums[n].at[j] = fma(set1<F8x2>(tokens[n].c[i]), state, sums[n].at[j]);
             }
-        if (a.skip) {
-            const TileRow skip = of_columns(a.skip, a.dim, column, width);
-            for (int j = 0; j < PAIRS; ++j) out.at[j] = fma(skip.at[j], x.at[j], out.at[j]);
+            store(tile + at, state);
         }
-        store_row(a.out.row(token) + column, out, width);
-        save_tile(a.states, row, token, next, group, tile);
+    QUIRE_UNROLL for (int n = 0; n < N; ++n) out[n] = sums[n];
+}
+
+// The scale of a tile's columns after a token. False: one is too small, and the tile decays.
+inline bool decay_scales(TileRow &scale, const ScanToken &token) {
+    QUIRE_UNROLL for (int j = 0; j < PAIRS; ++j) scale.at[j] = scale.at[j] * token.kept.at[j];
+    return smallest(scale) >= LEAST_SCALE;
+}
+
+inline void store_scanned(const ScanArgs &a, int token, const ScanColumns &at, const ScanToken &given, TileRow out) {
+    if (a.skip) {
+        const TileRow skip = of_columns(a.skip, a.dim, at.first, at.width, 0.0f);
+        QUIRE_UNROLL for (int j = 0; j < PAIRS; ++j) out.at[j] = fma(skip.at[j], given.x.at[j], out.at[j]);
     }
+    store_row(a.out.row(token) + at.first, out, at.width);
+}
+
+inline TileRow product(TileRow a, const TileRow &b) {
+    QUIRE_UNROLL for (int j = 0; j < PAIRS; ++j) a.at[j] = a.at[j] * b.at[j];
+    return a;
+}
+
+// What is added to a tile whose columns have a scale.
+inline void divide_by(ScanToken &token, const TileRow &scale) {
+    QUIRE_UNROLL for (int j = 0; j < PAIRS; ++j) token.added.at[j] = token.added.at[j] * inverse(scale.at[j]);
+}
+
+// Two tokens in one pass if no state is saved between them, and no scale is too small: the bits are the same.
+inline int scan_scaled(const ScanArgs &a, const RowSpan &row, int token, bool is_pair, const ScanColumns &at, float *state) {
+    float *scales = state + static_cast<size_t>(STATE_COLS) * a.states.layout.rows;
+    const int rows = a.states.layout.rows;
+    ScanToken given[2] = {scan_token(a, token, at), {}};
+    TileRow scale[2] = {load_row(scales, STATE_COLS), {}}, out[2];
+    if (!decay_scales(scale[0], given[0])) {
+        given[0].kept = scale[0];
+        scan_tokens<Decay::ALIKE, 1>(state, nullptr, rows, given, out);
+        store_row(scales, same(1.0f), STATE_COLS);
+        store_scanned(a, token, at, given[0], out[0]);
+        return 1;
+    }
+    divide_by(given[0], scale[0]);
+    if (is_pair && token + 1 < row.end) {
+        given[1] = scan_token(a, token + 1, at), scale[1] = scale[0];
+        is_pair = decay_scales(scale[1], given[1]);
+        divide_by(given[1], scale[1]);
+    } else {
+        is_pair = false;
+    }
+    if (is_pair)
+        scan_tokens<Decay::SCALE, 2>(state, nullptr, rows, given, out);
+    else
+        scan_tokens<Decay::SCALE, 1>(state, nullptr, rows, given, out);
+    for (int n = 0; n < 1 + is_pair; ++n) store_scanned(a, token + n, at, given[n], product(scale[n], out[n]));
+    store_row(scales, scale[is_pair], STATE_COLS);
+    return 1 + is_pair;
 }
 
 void state_scan(const ScanArgs &a, const RowSpan &row, int group, int tile) {
-    if (a.rates)
-        scan_tile<true>(a, row, group, tile);
-    else
-        scan_tile<false>(a, row, group, tile);
+    const StateLayout &s = a.states.layout;
+    const int first = tile * STATE_COLS, width = s.cols - first < STATE_COLS ? s.cols - first : STATE_COLS;
+    const ScanColumns at{a.rates ? a.rates + s.tile_at(group, tile) : nullptr, group, group * s.cols + first, width};
+    float *state = begin_tile(a.states, row, group, tile);
+    int next = 0;
+    for (int token = row.begin; token < row.end;) {
+        if (a.rates) {
+            const ScanToken given = scan_token(a, token, at);
+            TileRow out;
+            scan_tokens<Decay::BY_ROW, 1>(state, at.rates, s.rows, &given, &out);
+            store_scanned(a, token++, at, given, out);
+        } else {
+            const bool is_saved = next < row.num_saves && row.saves[2 * next] == token;
+            token += scan_scaled(a, row, token, !is_saved, at, state);
+        }
+        save_tile(a.states, row, token - 1, next, group, tile);
+    }
 }

@@ -3,6 +3,9 @@
 // A state is some matrices of float32 [rows][cols], whose columns never meet: an item of work is a tile of one matrix,
 // some columns and all rows, over all tokens of a row. A tile is contiguous, and small enough for the first cache.
 //
+// Where all rows of a column decay alike, they are not multiplied at every token, but the column's scale is; see
+// recurrence.h. The scale is stored with the state, so that a state's bits do not depend on where steps end.
+//
 //   op           matrices   rows       columns
 //   delta_rule   heads      key_dim    value_dim
 //   state_scan   groups     size       channels of the group's heads
@@ -14,15 +17,18 @@
 
 namespace quire {
 
+enum class MapKind : int;
+
 constexpr int STATE_COLS = 32;  // of a tile
 
 struct StateLayout {
     int matrices, rows, cols;
     int width;           // columns of a tile; the last one of a matrix is padded with zeros
     bool is_transposed;  // outside a matrix is [cols][rows]
+    bool has_scales;     // a tile has one more row: what its columns are to be multiplied with
 
     int tiles() const { return (cols + width - 1) / width; }  // of a matrix
-    size_t tile_size() const { return static_cast<size_t>(rows) * width; }
+    size_t tile_size() const { return static_cast<size_t>(rows + has_scales) * width; }
     size_t size() const { return tile_size() * tiles() * matrices; }
     size_t outer_size() const { return static_cast<size_t>(matrices) * rows * cols; }
     size_t tile_at(int matrix, int tile) const { return tile_size() * (static_cast<size_t>(matrix) * tiles() + tile); }
@@ -31,6 +37,10 @@ struct StateLayout {
         const size_t of_matrix = static_cast<size_t>(rows) * cols, matrix = outer / of_matrix, at = outer % of_matrix;
         const size_t row = is_transposed ? at % rows : at / cols, col = is_transposed ? at / rows : at % cols;
         return tile_at(static_cast<int>(matrix), static_cast<int>(col / width)) + row * width + col % width;
+    }
+    // The place of a number's scale, from the number's place.
+    size_t scale_of(size_t place) const {
+        return place / tile_size() * tile_size() + static_cast<size_t>(rows) * width + place % width;
     }
 };
 
@@ -55,10 +65,12 @@ struct RowSpan {
 
 struct ConvArgs {
     Rows x;
-    const float *weight;  // [rows + 1][width], the oldest token first
+    const float *weight;  // [width / 8][rows + 1][8], the oldest token first
     const float *bias;    // [width], or null
     const float *zeros;   // [width]
     States states;
+    bool is_activated;
+    MapKind kind;  // the activation
     Rows out;
 };
 
