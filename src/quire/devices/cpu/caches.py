@@ -27,7 +27,7 @@ def add_caches(program: Any, graph: Graph, limits: Limits) -> None:
     numbers = [program.window(*each) for each in limits.windows]
     for index, spec in enumerate(graph.caches):
         if isinstance(spec, State):
-            program.states(num_states(limits), *state_layout(graph, index, spec))
+            program.states(limits.num_states or limits.max_rows, *state_layout(graph, index, spec))
         elif isinstance(spec, Latent):
             program.latent_cache(limits.kv_dtype, spec.dim, spec.rope_dim)
         else:
@@ -55,8 +55,3 @@ def native_index(graph: Graph, node: Node) -> int:
     assert node.cache is not None
     is_state = isinstance(graph.caches[node.cache], State)
     return sum(isinstance(spec, State) == is_state for spec in graph.caches[: node.cache])
-
-
-def num_states(limits: Limits) -> int:
-    """Slots of each layer's states."""
-    return limits.num_states or limits.max_rows
