@@ -87,6 +87,19 @@ def test_a_head_is_copied_from_another_block_that_begins_with_it_if_its_own_was_
     cache.check()
 
 
+def test_a_head_is_held_before_its_node_is_evicted_for_the_copy():
+    cache = KVCache(4, 4, windows=[(WINDOW, 8)])
+    serve(cache, tokens(*range(10), 50, 51))
+    serve(cache, tokens(*range(10), 60, 61))
+    column = cache._columns.windows[0]
+    column.pool.drop(column.block_of(cache.match(tokens(*range(10), 50, 51), KEY).path[2]), 0.0)
+    source = column.block_of(cache.match(tokens(*range(10), 60, 61), KEY).path[2])
+    lease = begin(cache, tokens(*range(10), 50, 51))
+    assert lease.num_hit == 10 and lease.windows[0].copy is not None and lease.windows[0].copy.source == source
+    assert cache.match(tokens(*range(10), 60, 61), KEY).depth == 10, "the other text's block was evicted"
+    cache.check()
+
+
 def test_blocks_that_fell_behind_a_window_are_evicted_first():
     cache = make_cache(num_window_blocks=6)
     serve(cache, tokens(*range(12)))

@@ -20,7 +20,7 @@ from tests.devices.cpu.programs import HAS_NATIVE
 from tests.engine.driver import Driver, SampleRecord, expected
 from tests.engine.spelled import SPELLED_KEYS, save_spelled
 from tests.engine.test_process import link_of
-from tests.models.toys import make_toy, some_tokens, toy_of, write_gguf
+from tests.models.toys import CASES, make_toy, some_tokens, toy_of, write_gguf
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not HAS_NATIVE, reason="the extension was not built")]
 
@@ -76,25 +76,30 @@ def test_many_at_once_generate_what_transformers_does(driver: HybridDriver) -> N
             assert driver.records[f"{turn} {len(text)}", 0].num_hit == (len(text) - 1 if turn else 0)
 
 
-def share_prefix(driver: HybridDriver, prefix: list[int], num_suffixes: int, every: int = 1) -> None:
-    """Serve prompts with this prefix, one after another. From the third on, only their suffixes are computed."""
+def share_prefix(driver: HybridDriver, other: HybridDriver, prefix: list[int], num_suffixes: int, every: int) -> None:
+    """Serve prompts with this prefix, one after another. From the third on, only their suffixes are computed.
+
+    `other` serves each `every`th prompt without a hit.
+    """
     for n in range(num_suffixes):
         prompt = [*prefix, n, *some_tokens(7 + n)]
         warm = driver.answer(f"warm {n}", prompt)
         assert warm.num_hit >= len(prefix) if n > 1 else n or not warm.num_hit
         if n % every == 0:
-            assert said(warm) == said(driver.cold(f"suffix {n}", prompt))
+            assert said(warm) == said(other.cold(f"suffix {n}", prompt))
 
 
 def test_a_shared_prefix_is_computed_twice_at_most_and_hits_change_no_bit(driver: HybridDriver) -> None:
-    share_prefix(driver, some_tokens(403), 5)
+    share_prefix(driver, driver, some_tokens(403), 5, every=1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", GROUPS)
+@pytest.mark.parametrize("case", ["lfm2", "qwen3_5", "granitemoehybrid", "gemma3"])
 def test_40_prompts_share_5000_tokens(case: str) -> None:
-    driver = HybridDriver(case, max_context=8192, num_blocks=4000, max_step_tokens=512)
-    share_prefix(driver, some_tokens(5000), 40, every=8)
+    toy = toy_of(CASES[case].kind, {**CASES[case].changes, "max_position_embeddings": 8192}, seed=1)
+    settings = {"max_context": 8192, "num_blocks": 4000, "max_step_tokens": 512}
+    driver, other = (HybridDriver(case, checkpoint=toy.checkpoint, **settings) for _ in range(2))
+    share_prefix(driver, other, some_tokens(5000), 40, every=8)
 
 
 def test_a_conversation_computes_each_token_once(driver: HybridDriver) -> None:
@@ -158,11 +163,9 @@ def test_forced_tokens_and_hits_together_change_no_bit(case: str, tmp_path: Path
     assert after.num_hit >= len(prompt) + len(warm.tokens) - 2 and said(after) == said(driver.cold("after form", text))
 
 
-@pytest.mark.parametrize(
-    "context, window, chunk", [(4096, 64, 256), pytest.param(32768, 1024, 2048, marks=pytest.mark.slow)]
-)
-def test_a_long_prompt_holds_the_blocks_of_a_window_and_a_chunk(context: int, window: int, chunk: int) -> None:
+def test_a_long_prompt_holds_the_blocks_of_a_window_and_a_chunk() -> None:
     """The layers of Gemma 3 with a window take at most 1.1 times (window + chunk) tokens, whatever the context is."""
+    context, window, chunk = 32768, 1024, 2048
     different = {"sliding_window": window, "head_dim": 16, "max_position_embeddings": context, "num_attention_heads": 1,
                  "num_key_value_heads": 1, "layer_types": ["sliding_attention", "full_attention"]}  # fmt: skip
     toy = toy_of("Gemma3ForCausalLM", different, seed=1)

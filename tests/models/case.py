@@ -29,7 +29,7 @@ class Case:
     kind: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     min_tokens: int = 1  # transformers computes shorter texts with other factors of rope
-    max_tokens: int = 1 << 30  # transformers rounds numbers of longer texts
+    max_tokens: int = 1 << 30  # transformers rounds numbers of longer texts, or another case of the kind has them
     in_gguf: bool = True  # False: GGUF has no key for a property of this case
     as_saved: bool = False  # transformers writes other tensors than it has in memory
     # The tensors of a published file by those in memory, where transformers reads them and does not write them.

@@ -129,6 +129,7 @@ def test_a_head_without_a_table_serves_as_both():
 
 
 TILED = ("qwen3_5", "qwen3_5_moe")  # GGUF files have another order of heads
+FOLDED = ("falcon_h1",)  # GGUF files have its factors in the weights
 IN_GGUF = [name for name in FIRST_CASES if CASES[name].kind in CONVERSIONS and CASES[name].in_gguf]
 
 
@@ -149,7 +150,7 @@ def test_an_unused_tensor_of_any_architecture_is_an_error(case: str):
             draw(plus(make_toy(case).checkpoint, **{name: np.zeros((2, 2), np.float32)}))
 
 
-@pytest.mark.parametrize("case", IN_GGUF)
+@pytest.mark.parametrize("case", [case for case in IN_GGUF if case not in FOLDED])
 def test_both_containers_give_the_same_weights(case: str):
     """Whatever the order of rows, the stacking and the numbers added in either. Names of ropes may differ.
 

@@ -49,6 +49,7 @@ ALIASES: Mapping[str, tuple[str, str, dict[str, Any]]] = {
     "ExaoneMoEForCausalLM": ("exaone_moe", "exaone_moe", {}),
     "InternLMForCausalLM": ("llama", "internlm", {"bias": False}),
     "InternLM3ForCausalLM": ("llama-tied-biased", "internlm3", {**OFF, "qkv_bias": True, "bias": True}),
+    "NemotronHMoeForCausalLM": ("nemotron_h-experts", "nemotron_h", {}),
     "XverseForCausalLM": ("llama-linear", "xverse", {}),
     "YiForCausalLM": ("llama", "Yi", {}),
 }

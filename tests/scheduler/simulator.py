@@ -98,6 +98,7 @@ class FakeDevice:
             self.rows[join.row] = Row(join.request_id, join.sample, windows=[{} for _ in self.groups.windows])
             if self.groups != Groups():
                 self._extend_marks(self.rows[join.row], 0, join.tokens)
+        assert plan.parts or not (plan.copies or plan.window_copies), "a step without parts copies nothing"
         self.num_copied += sum(copy.num_tokens for copy in plan.copies)
         for slots, copies in zip((self.slots, *self.window_slots), (plan.copies, *plan.window_copies), strict=False):
             for copy in copies:
@@ -108,8 +109,9 @@ class FakeDevice:
         for part in plan.parts:
             self.rows[part.row].table += part.new_blocks
         for group in plan.groups:
-            heads = {tuple(self.rows[row].table[: group.num_blocks]) for row in group.rows if row in self.rows}
-            assert len(heads) == 1 and len(heads.pop()) == group.num_blocks and len(group.rows) > 1
+            tables = [self.rows[part.row].table for part in plan.parts if part.row in group.rows]
+            heads = {tuple(table[: group.num_blocks]) for table in tables}
+            assert len(heads) <= 1 and all(len(head) == group.num_blocks for head in heads) and len(group.rows) > 1
         if self.groups != Groups():
             self._run_groups(plan)
         for part in plan.parts:

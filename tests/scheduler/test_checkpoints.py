@@ -112,6 +112,19 @@ def test_the_samples_of_a_request_start_when_the_first_one_ends_early() -> None:
     assert simulator.device.num_computed == 50 + 2
 
 
+@pytest.mark.parametrize("num_tokens, waits", [(23, False), (24, True), (123, True)])
+def test_a_request_waits_for_a_checkpoint_if_that_is_faster_than_computing_its_prompt(
+    num_tokens: int, waits: bool
+) -> None:
+    """It is found once its block is full: at once if the prompt fills it, else after the first token of the answer."""
+    simulator = small(max_step_tokens=128)
+    for name in "ab":
+        simulator.submit(request(name, range(num_tokens), 12))
+    simulator.run()
+    assert simulator.device.num_computed == (num_tokens + 1 if waits else 2 * num_tokens) + 2 * 11
+    assert (simulator.records["b", 0].num_hit == num_tokens - 1) is waits
+
+
 def test_no_request_waits_for_a_checkpoint_that_is_not_made() -> None:
     """With one state there are no checkpoints: each request computes its prompt, one after the other."""
     simulator = small(num_states=1)

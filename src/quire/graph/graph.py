@@ -14,23 +14,12 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from quire.graph.weight import Weights
-from quire.ops import (
-    attention,
-    delta_rule,
-    elementwise,
-    embed,
-    experts,
-    latent,
-    linear,
-    norm,
-    rope,
-    route,
-    select,
-    short_conv,
-    state_scan,
-)
+from quire.ops import attention, elementwise, embed, experts, latent, linear, norm, rope, route, select
 from quire.ops.cache import CacheSpec, PagedKV, State
+from quire.ops.delta_rule import delta_rule, log_decay
 from quire.ops.registry import Op, Shape, ShapeError, format_shape
+from quire.ops.short_conv import short_conv
+from quire.ops.state_scan import state_scan
 from quire.types.errors import QuireError
 
 WeightNames = str | None | tuple[str | None, ...]  # the weights bound to one parameter of an op
@@ -223,24 +212,24 @@ class Graph:
         """A weighted sum of every column's last tokens, plus its bias if the checkpoint has one."""
         dim, taps = self.shapes[weight]
         bound = {"weight": weight, "bias": self._bias(weight)}
-        return self._recur(short_conv.short_conv, {"x": x}, State((int(dim), int(taps) - 1)), bound)
+        return self._recur(short_conv, {"x": x}, State((int(dim), int(taps) - 1)), bound)
 
     def delta_rule(self, qkv: tuple[Value, Value, Value], decay: Value, beta: Value, state: State,
                    **attrs: Any) -> Value:  # fmt: skip
         """Linear attention by the gated delta rule. `state`: heads, key_dim, value_dim."""
         inputs = dict(zip("qkv", qkv, strict=True)) | {"decay": decay, "beta": beta}
-        return self._recur(delta_rule.delta_rule, inputs, state, {}, **attrs)
+        return self._recur(delta_rule, inputs, state, {}, **attrs)
 
     def log_decay(self, x: Value, rate: str, bias: str) -> Value:
         """How much a state keeps, as a logarithm: rate * softplus(x + bias)."""
-        return self.draw(delta_rule.log_decay, {"x": x}, {"rate": rate, "bias": bias})
+        return self.draw(log_decay, {"x": x}, {"rate": rate, "bias": bias})
 
     def state_scan(self, xbc: tuple[Value, Value, Value], dt: Value, state: State,
                    names: tuple[str, str | None, str | None], **attrs: Any) -> Value:  # fmt: skip
         """The scan of Mamba. `state`: heads, dim, size; `names`: of rate, bias of dt, and skip."""
         inputs = dict(zip("xbc", xbc, strict=True)) | {"dt": dt}
         weights: dict[str, WeightNames] = dict(zip(("rate", "bias", "skip"), names, strict=True))
-        return self._recur(state_scan.state_scan, inputs, state, weights, **attrs)
+        return self._recur(state_scan, inputs, state, weights, **attrs)
 
     def activation(self, x: Value, kind: str) -> Value:
         """Apply a function to every number: silu, gelu, …"""

@@ -34,17 +34,10 @@ class StepBuilder:
 
     def join(self, state: RequestState) -> None:
         """Add an admitted request's row to the device's table."""
-        assert state.lease is not None
         request = state.request
         known = tuple(state.tokens) if state.num_output else request.prompt
         join = Join(state.sample_id, state.row, request.sampling, state.sample, known, state.num_prompt, state.stops)
         self._joins.append(join)
-        if state.lease.copy is not None:
-            self._copies.append(state.lease.copy)
-        for group, window in enumerate(state.lease.windows):
-            if window.copy is not None:
-                self._window_copies = self._window_copies or [[] for _ in state.lease.windows]
-                self._window_copies[group].append(window.copy)
 
     def add(self, state: RequestState, count: int) -> int:
         """Add a part that computes `count` more known tokens of a request, and its drafts after the last of them.
@@ -57,6 +50,8 @@ class StepBuilder:
         # A slice of the prompt is much cheaper than one of the packed tokens, which must create an int for each.
         known = state.request.prompt[start:end] if end <= state.num_prompt else tuple(state.tokens[start:end])
         scores = state.must_score and start < state.num_prompt - 1
+        if not state.num_sent_blocks:
+            self._add_copies(state)
         self.scored_budget -= count if scores else len(drafts)
         part = Part(
             state.sample_id,
@@ -74,6 +69,17 @@ class StepBuilder:
         state.schedule(end, self.number)
         self.budget -= part.num_tokens
         return part.num_tokens
+
+    def _add_copies(self, state: RequestState) -> None:
+        """Add the copies that a request's first part reads. A step without parts, which it may join, makes none."""
+        lease = state.lease
+        assert lease is not None
+        if lease.copy is not None:
+            self._copies.append(lease.copy)
+        for group, window in enumerate(lease.windows):
+            if window.copy is not None:
+                self._window_copies = self._window_copies or [[] for _ in lease.windows]
+                self._window_copies[group].append(window.copy)
 
     def add_tables(self, state: RequestState) -> None:
         """Add the blocks of a request's window groups that the runner does not have yet."""

@@ -26,8 +26,7 @@ MODELS = {
     "falcon": lambda: make_toy("falcon").draw(),
     "gemma4": lambda: make_toy("gemma4").draw(),
     "mixtral": lambda: make_toy("mixtral").draw(),
-    "qwen3_next": lambda: make_toy("qwen3_next").draw(),
-    "mamba2": lambda: make_toy("mamba2").draw(),
+    "qwen3_5": lambda: make_toy("qwen3_5").draw(),
 }
 
 

@@ -14,6 +14,7 @@ CASES = {
         KIND,
         {**SIZES, "attention_bias": True, "mlp_bias": True, "mamba_proj_bias": True, "mamba_conv_bias": False,
          "tie_word_embeddings": True, "time_step_limit": (0.2, 0.6)},
+        max_tokens=300,
         in_gguf=False,
     ),
 }  # fmt: skip

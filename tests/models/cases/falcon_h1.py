@@ -15,12 +15,15 @@ FACTORS = {
 SIZES = {**MIXER, **FACTORS, **TOKENS}
 CASES = {
     "falcon_h1": Case(KIND, SIZES),
-    "falcon_h1-norm": Case(KIND, {**SIZES, "mamba_rms_norm": True, "mamba_norm_before_gate": False}),
+    "falcon_h1-norm": Case(
+        KIND, {**SIZES, "mamba_rms_norm": True, "mamba_norm_before_gate": False}, max_tokens=300
+    ),
     "falcon_h1-biased": Case(
         KIND,
         {**MIXER, **TOKENS, "mamba_rms_norm": True, "attention_bias": True, "mlp_bias": True, "projectors_bias": True,
          "mamba_proj_bias": True, "mamba_conv_bias": False, "time_step_limit": (0.2, 0.6),
          "tie_word_embeddings": True, "ssm_multipliers": [0.5, 1.0, 1.0, 1.0, 2.0], "head_dim": 16},
+        max_tokens=300,
         in_gguf=False,
     ),
 }  # fmt: skip

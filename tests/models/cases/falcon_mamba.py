@@ -7,6 +7,8 @@ from tests.models.cases.mamba import SIZES
 KIND = "FalconMambaForCausalLM"
 CASES = {
     "falcon_mamba": Case(KIND, SIZES),
-    "falcon_mamba-eps": Case(KIND, {**SIZES, "mixer_rms_eps": 0.01, "tie_word_embeddings": True}, in_gguf=False),
+    "falcon_mamba-eps": Case(
+        KIND, {**SIZES, "mixer_rms_eps": 0.01, "tie_word_embeddings": True}, max_tokens=300, in_gguf=False
+    ),
 }
 GGUF = Conversion("mamba", keys=lambda c: {**MAMBA.keys(c), "ssm.dt_b_c_rms": True}, tensor=MAMBA.tensor)

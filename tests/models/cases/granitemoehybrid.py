@@ -22,11 +22,13 @@ CASES = {
         KIND,
         {**SIZES, "num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 56,
          "tie_word_embeddings": True},
+        max_tokens=300,
     ),
     "granitemoehybrid-rope": Case(
         KIND,
         {**SIZES, "num_local_experts": 0, "shared_intermediate_size": 56, "position_embedding_type": "rope",
          "attention_bias": True, "mamba_proj_bias": True, "mamba_conv_bias": False, "time_step_limit": (0.2, 0.6)},
+        max_tokens=300,
         in_gguf=False,
     ),
 }  # fmt: skip

@@ -12,12 +12,15 @@ SIZES = {**MIXER, **TOKENS, "num_hidden_layers": 4, "attn_layer_period": 3, "att
 CASES = {
     "jamba": Case(KIND, {**SIZES, "num_experts": 6, "num_experts_per_tok": 3}),
     "jamba-dense": Case(
-        KIND, {**SIZES, "num_experts": 1, "num_experts_per_tok": 1, "mamba_proj_bias": True, "mamba_conv_bias": False}
+        KIND,
+        {**SIZES, "num_experts": 1, "num_experts_per_tok": 1, "mamba_proj_bias": True, "mamba_conv_bias": False},
+        max_tokens=300,
     ),
     "jamba-sparse": Case(
         KIND,
         {**SIZES, "num_experts": 4, "expert_layer_period": 3, "expert_layer_offset": 0, "mamba_dt_rank": "auto",
          "tie_word_embeddings": True, "num_hidden_layers": 3},
+        max_tokens=300,
     ),
 }  # fmt: skip
 

@@ -18,7 +18,8 @@ CASES = {
     "kimi_linear": Case(KIND, TOY, as_saved=True),
     "kimi_linear-listed": Case(
         KIND,
-        {**TOY, "num_hidden_layers": 3, "layer_types": None, "linear_attn_config": LISTS, "n_group": 2, "topk_group": 1, "q_lora_rank": 28,
+        {**TOY, "num_hidden_layers": 3, "layer_types": None, "linear_attn_config": LISTS, "n_group": 2,
+         "topk_group": 1, "q_lora_rank": 28,
          "attention_bias": True, "mlp_layer_types": ["sparse", "dense", "sparse"], "norm_topk_prob": False},
         in_gguf=False,
         as_saved=True,

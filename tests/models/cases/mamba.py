@@ -13,6 +13,7 @@ CASES = {
         KIND,
         {**SIZES, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3, "tie_word_embeddings": True,
          "time_step_rank": "auto"},
+        max_tokens=300,
     ),
 }  # fmt: skip
 

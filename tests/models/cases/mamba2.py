@@ -12,6 +12,7 @@ CASES = {
         KIND,
         {**SIZES, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3, "tie_word_embeddings": True,
          "time_step_limit": (0.2, 0.6)},
+        max_tokens=300,
         in_gguf=False,
     ),
 }  # fmt: skip

@@ -14,15 +14,21 @@ EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_si
            "moe_shared_expert_intermediate_size": 40, "routed_scaling_factor": 2.5}  # fmt: skip
 CASES = {
     "nemotron_h": Case(KIND, {**SIZES, "layers_block_type": [LINEAR, MLP, FULL, LINEAR]}),
-    "nemotron_h-experts": Case(KIND, {**SIZES, **EXPERTS, "layers_block_type": [LINEAR, MOE, FULL, MOE]}),
+    "nemotron_h-experts": Case(
+        KIND, {**SIZES, **EXPERTS, "layers_block_type": [LINEAR, MOE, FULL, MOE]}, max_tokens=300
+    ),
     "nemotron_h-latent": Case(
         KIND,
-        {**SIZES, **EXPERTS, "layers_block_type": [FULL, LINEAR, MOE], "moe_latent_size": 16, "use_bias": True,
-         "use_conv_bias": False, "n_group": 4, "topk_group": 2, "norm_topk_prob": False},
-        in_gguf=False,  # no key says from how many groups experts are chosen
+        {**SIZES, **EXPERTS, "layers_block_type": [FULL, LINEAR, MOE], "moe_latent_size": 16,
+         "norm_topk_prob": False},
+        max_tokens=300,
     ),
     "nemotron_h-all": Case(
-        KIND, {**SIZES, **EXPERTS, "layers_block_type": [MOE, LINEAR, MLP, FULL], "mlp_bias": True}, in_gguf=False
+        KIND,
+        {**SIZES, **EXPERTS, "layers_block_type": [MOE, LINEAR, MLP, FULL], "mlp_bias": True, "use_bias": True,
+         "use_conv_bias": False, "n_group": 4, "topk_group": 2, "moe_latent_size": 16},
+        max_tokens=300,
+        in_gguf=False,  # no key says from how many groups experts are chosen
     ),
 }  # fmt: skip
 
@@ -38,7 +44,7 @@ def _keys(c: Config) -> Keys:
         "attention.head_count_kv": [c.num_key_value_heads * (kind == FULL) for kind in kinds],
         "feed_forward_length": [width * (kind in (MLP, MOE)) for kind in kinds],
     }
-    return keys | (_expert_keys(c) if MOE in kinds else {})
+    return keys | ({**_expert_keys(c), "moe_latent_size": c.moe_latent_size} if MOE in kinds else {})
 
 
 def _expert_keys(c: Config) -> Keys:
