@@ -13,7 +13,7 @@ from quire.devices.base import Limits, LoweringOptions
 from quire.devices.cuda.caches import Caches
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.few_rows_model import ModelInstructions
-from quire.devices.cuda.plan import num_states, state_bytes
+from quire.devices.cuda.plan import state_bytes, state_slots
 from quire.devices.cuda.program import CudaProgram
 from quire.graph.graph import Graph
 from quire.ops.batch import Batch, RowPart, StateSlots
@@ -122,8 +122,8 @@ def test_layers_with_states_leave_the_kv_of_the_others_in_one_tensor():
 
 def test_states_are_one_for_each_row_unless_the_limits_say_how_many():
     graph = Graph({})
-    assert num_states(graph, LIMITS) == state_bytes(graph, LIMITS) == 0
+    assert state_slots(graph, LIMITS) == state_bytes(graph, LIMITS) == 0
     graph.caches.append(State((4, 2)))
-    assert num_states(graph, LIMITS) == LIMITS.num_states
-    assert num_states(graph, replace(LIMITS, num_states=0)) == LIMITS.max_rows
+    assert state_slots(graph, LIMITS) == LIMITS.num_states
+    assert state_slots(graph, replace(LIMITS, num_states=0)) == LIMITS.max_rows
     assert state_bytes(graph, LIMITS) == 7 * 8 * 4

@@ -32,7 +32,7 @@ from .inputs import StepSplit
 from .instructions import Attend, Instruction
 from .latent import EXPANDED_TOKENS, AttendLatent
 from .lower import Lowering
-from .plan import most_held_bytes, num_states, state_bytes
+from .plan import most_held_bytes, state_bytes, state_slots
 from .program import CudaProgram
 from .sampler import DeviceSampler
 from .tiles import ProductKey, TileChoice, Tiles, shipped
@@ -201,7 +201,7 @@ def _compile(program: CudaProgram, limits: Limits) -> None:
 
 
 def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:
-    dtype, states = DTYPES[limits.kv_dtype], num_states(graph, limits)
+    dtype, states = DTYPES[limits.kv_dtype], state_slots(graph, limits)
     return Caches(graph.caches, limits.block_tokens, dtype, device, num_blocks, states)
 
 

@@ -15,7 +15,7 @@ from .values import DELTA_RULES, RECURRENT, SUMS, HeldValues, prepare_graph
 FLOAT32_BYTES = 4
 
 
-def num_states(graph: Graph, limits: Limits) -> int:
+def state_slots(graph: Graph, limits: Limits) -> int:
     """Return the states of every recurrent layer that requests may use."""
     has_states = any(isinstance(spec, State) for spec in graph.caches)
     return (limits.num_states or limits.max_rows) if has_states else 0
@@ -24,7 +24,7 @@ def num_states(graph: Graph, limits: Limits) -> int:
 def state_bytes(graph: Graph, limits: Limits) -> int:
     """Return the bytes of all states, with the one for padding of every layer."""
     sizes = (spec.num_bytes for spec in graph.caches if isinstance(spec, State))
-    return (1 + num_states(graph, limits)) * sum(sizes)
+    return (1 + state_slots(graph, limits)) * sum(sizes)
 
 
 def most_held_bytes(graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int:
