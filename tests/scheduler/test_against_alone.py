@@ -204,7 +204,7 @@ def test_every_request_ends_with_the_output_it_has_alone_while_the_cache_is_resi
 
 
 @pytest.mark.timeout(600)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=350, deadline=None)
 @given(*drawn, groups)
 def test_every_request_ends_with_the_output_it_has_alone_with_windows_and_states(
     arriving, config, num_blocks, depth, groups
