@@ -106,7 +106,11 @@ def test_chunks_hits_preemption_and_mixed_batches_change_no_token_on_the_cpu(cas
     assert {name: busy.tokens(name) for name in prompts} == {name: alone.tokens(name) for name in prompts}
     keeps_tokens = any(not isinstance(spec, State) for spec in make_toy(case).draw().graph.caches)
     assert bool(busy.core.counters().num_preemptions) == keeps_tokens  # states alone never fill a cache of blocks
-    assert busy.records["the same", 0].num_hit
+    for name in ("again", "once more"):
+        busy.submit(name, first, sampling)
+        busy.run()
+        assert busy.tokens(name) == alone.tokens("first")
+    assert busy.records["once more", 0].num_hit
     assert max(tokens for tokens, _, _ in busy.program.batches) <= 13
     assert max(rows for _, rows, _ in busy.program.batches) >= 3
 
