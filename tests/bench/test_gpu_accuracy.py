@@ -35,6 +35,7 @@ def toy() -> DrawnModel:
 
 
 @pytest.mark.device
+@pytest.mark.slow
 def test_every_format_is_measured_in_prompts_and_in_decoding(place):
     windows = np.random.default_rng(0).integers(0, VOCAB, (NUM_WINDOWS, LENGTH)).astype(np.int32)
     lines = list(compare_formats(toy(), CudaDevice(place), windows))

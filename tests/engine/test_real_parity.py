@@ -105,6 +105,7 @@ def log_probabilities(program: Program, tokens: list[int], chunk: int) -> Iterat
         yield shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
+@pytest.mark.slow
 def test_the_quantized_path_stays_near_float_over_2000_positions_of_text(model_file: Path):
     model = draw(open_checkpoint(model_file))
     tokens = real_text(model_file, 2000)[:2000]

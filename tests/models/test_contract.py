@@ -52,12 +52,17 @@ def test_every_gguf_architecture_has_a_conversion_and_a_case(arch: Architecture)
     assert any(case.in_gguf for case in CASES.values() if case.kind == arch.name)
 
 
+# Every second case of those that are not the first of their architecture; the interpreter runs all of them.
+OTHERS = [name for name in CASES if name not in FIRST_CASES]
+QUICK_CASES = [pytest.param(name, marks=[pytest.mark.slow] if name in OTHERS[1::2] else []) for name in CASES]
+
+
 def cpu_program(model: DrawnModel, *, fuse: bool) -> base.Program:
     return base.open("cpu").lower(model.graph, model.weights, LIMITS, base.LoweringOptions(dtype="f32", fuse=fuse))
 
 
 @pytest.mark.device
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", QUICK_CASES)
 @NEEDS_NATIVE
 def test_logits_on_the_cpu_are_those_of_transformers(case: str, caplog: pytest.LogCaptureFixture):
     """Plain and fused; the longest prompt in one step and in chunks, with the same bits."""

@@ -188,7 +188,7 @@ def check_example(
 
 
 @pytest.mark.timeout(600)
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @examples
 def test_every_request_ends_with_the_output_it_has_alone(arriving, config, num_blocks, depth):
     check_example(arriving, config, num_blocks, depth)
@@ -204,7 +204,7 @@ def test_every_request_ends_with_the_output_it_has_alone_while_the_cache_is_resi
 
 
 @pytest.mark.timeout(600)
-@settings(max_examples=350, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(*drawn, groups)
 def test_every_request_ends_with_the_output_it_has_alone_with_windows_and_states(
     arriving, config, num_blocks, depth, groups

@@ -197,7 +197,8 @@ def test_answers_of_every_kind_go_on_exactly_though_the_engine_is_killed_twice(s
     assert all_is_idle(server)
 
 
-@pytest.mark.parametrize("token", [POISON, pytest.param(SLOW_POISON, marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests/engine/test_restart.py has the same without a server
+@pytest.mark.parametrize("token", [POISON, SLOW_POISON])
 def test_a_prompt_that_kills_is_refused_alone_and_the_others_notice_nothing(server: Running, token: int) -> None:
     bodies = [story(number) for number in range(8)]
     before = stream_all(server, bodies)

@@ -47,7 +47,7 @@ ONE, NINE = [200], [3, 40, 131, 1, 17, 280, 64, 33, 90]  # computed tokens; some
     [
         pytest.param((8, 2, 64), None, NINE, id="four heads of 64 share a key"),
         pytest.param((4, 1, 128), None, ONE, id="four heads of 128 share a key, one row", marks=pytest.mark.slow),
-        pytest.param((4, 1, 128), "fp8", NINE, id="four heads of 128 share a key, FP8"),
+        pytest.param((4, 1, 128), "fp8", NINE, id="four heads of 128 share a key, FP8", marks=pytest.mark.slow),
         pytest.param(
             (2, 2, 128, "Qwen2ForCausalLM"), None, NINE, id="heads of 128, with biases", marks=pytest.mark.slow
         ),
