@@ -188,7 +188,7 @@ def check_example(
 
 
 @pytest.mark.timeout(600)
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=600, deadline=None)
 @examples
 def test_every_request_ends_with_the_output_it_has_alone(arriving, config, num_blocks, depth):
     check_example(arriving, config, num_blocks, depth)

@@ -145,6 +145,7 @@ def test_16_greedy_streams_end_with_the_text_they_have_alone_when_the_engine_is_
     assert all_is_idle(server)
 
 
+@pytest.mark.slow
 def test_16_streams_outlast_kills_that_come_as_soon_as_there_is_an_engine(server: Running) -> None:
     """Every kill hits requests that are tried alone; none of them is to blame."""
     alone = [stream_all(server, [story(number)])[0] for number in range(16)]

@@ -46,7 +46,7 @@ def schemathesis(server: Server, folder: Path, *options: object) -> None:
 
 def test_some_generated_requests_are_answered_as_declared(model_file: Path, tmp_path: Path) -> None:
     with serving(f"toy={model_file}", *SMALL) as server:
-        schemathesis(server, tmp_path, "--phases", "examples,fuzzing", "--max-examples", 8)
+        schemathesis(server, tmp_path, "--phases", "examples,fuzzing", "--max-examples", 4)
 
 
 @pytest.mark.slow
