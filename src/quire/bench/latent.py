@@ -67,7 +67,7 @@ def _rows(name: str, options: Namespace) -> Iterator[list[str]]:
     few, many = (_program(HEADS[name], layers, options) for layers in (1, 1 + MORE_LAYERS))
     token_bytes = SPEC.values_per_token * KV_FORMATS[options.kv_dtype].value_bytes
     for case in cases:
-        seconds = (_seconds(many, case) - _seconds(few, case)) / MORE_LAYERS
+        seconds = (shortest_step(many, case.batch()) - shortest_step(few, case.batch())) / MORE_LAYERS
         start = [name, str(case.num_rows), f"{case.cached:,}", f"{case.new:,}", f"{seconds * 1e6:,.1f}"]
         rate = case.num_rows * (case.cached + 1) * token_bytes / seconds / 1e9
         yield [*start, *((f"{rate:,.0f}", f"{rate / options.gb_per_s:.0%}") if case.new == 1 else ("", ""))]
@@ -99,9 +99,9 @@ def _weight(name: str, shape: tuple[int, ...]) -> Weight:
     return Weight(name, shape, tensor.format, tensor)
 
 
-def _seconds(program: base.Program, case: Case) -> float:
-    """Return the shortest time of a step on the device."""
-    batch, times = case.batch(), []
+def shortest_step(program: base.Program, batch: Batch) -> float:
+    """Return the shortest time of a step on the device, in seconds."""
+    times = []
     for _ in range(REPEATS):
         began = time.perf_counter()
         output = program.launch(batch).result()

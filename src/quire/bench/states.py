@@ -9,11 +9,11 @@ and triton.
 
 from __future__ import annotations
 
-import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from quire.bench.latent import shortest_step
 from quire.bench.page.text_table import align_columns
 from quire.devices import base
 from quire.devices.base import Limits, LoweringOptions
@@ -27,7 +27,6 @@ BLOCK, VOCAB = 16, 64
 ROWS = (1, 8, 64, 256)
 PROMPTS = ((1, 512), (1, 2048), (1, 8192), (8, 1024))  # rows, tokens of each
 MORE_LAYERS = 4
-REPEATS = 9
 BANDWIDTH, RATE = 4340, 700  # GB/s that an H200 reaches, and TFLOP/s of products in bfloat16
 
 
@@ -86,7 +85,7 @@ def main(arguments: Namespace) -> None:
 def _rows(name: str, layer: OpShape, options: Namespace) -> Iterator[list[str]]:
     few, many = (_program(layer, count, options.deterministic) for count in (1, 1 + MORE_LAYERS))
     for case in [*(TimedStep(rows, 40, 1) for rows in ROWS), *(TimedStep(rows, 0, new) for rows, new in PROMPTS)]:
-        seconds = (_seconds(many, case) - _seconds(few, case)) / MORE_LAYERS
+        seconds = (shortest_step(many, case.batch()) - shortest_step(few, case.batch())) / MORE_LAYERS
         op = f"{layer.op}, by channel" if layer.by_channel else layer.op
         start = [name, op, str(case.num_rows), f"{case.new:,}", f"{seconds * 1e6:,.1f}"]
         if case.new == 1:
@@ -161,13 +160,3 @@ def _weight(name: str, shape: tuple[int, ...]) -> Weight:
     mean, std = {"rate": (-1.0, 0.1), "table beta": (0.5, 0.1)}.get(name, (0.0, shape[-1] ** -0.5))
     tensor = RandomTensor(name, shape, std, mean)
     return Weight(name, shape, tensor.format, tensor)
-
-
-def _seconds(program: base.Program, case: TimedStep) -> float:
-    """Return the shortest time of a step on the device."""
-    batch, times = case.batch(), []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        output = program.launch(batch).result()
-        times.append(time.perf_counter() - began if output.seconds is None else output.seconds)
-    return min(times)
