@@ -62,10 +62,10 @@ class AttendLatent:
         run.values[self.out] = out
 
     def _absorbed(self, run: Run, q: Tensor, q_rope: Tensor) -> Tensor:
-        """Return the values of all tokens that have items; those of others are undefined."""
+        """Return the values of all tokens that have items. Those of others are 0, if the expanded form follows."""
         cache, kind, is_fixed = self.caches.latents_of(self.layer), self.kind, self.fixed_chunk is not None
         absorbed = multiply_heads(q, self.keys, sums_last=False, fixed=is_fixed)
-        sums = torch.empty_like(absorbed)
+        sums = torch.zeros_like(absorbed) if run.expands else torch.empty_like(absorbed)
         heads = (len(q), kind.num_heads, -1)
         attend_latents(
             LatentQueries(absorbed.view(heads), q_rope.view(heads)), cache, run.tables.view(-1, 1), run.where.positions,
