@@ -17,6 +17,7 @@ COMMANDS = {  # name -> module
     "architectures": "quire.bench.architectures",
     "cpu-experts": "quire.bench.cpu_experts",
     "cpu-hybrid": "quire.bench.cpu_hybrid",
+    "cpu-large": "quire.bench.cpu_large",
     "front": "quire.bench.front",
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",
@@ -27,7 +28,8 @@ COMMANDS = {  # name -> module
     "experts": "quire.bench.experts",
     "states": "quire.bench.states",
 }
-PARSE_REST = {"gpu", "tune", "gpu-accuracy", "latent", "experts", "states"}  # they parse the rest of the command line
+# Commands that parse the rest of the command line.
+PARSE_REST = {"cpu-large", "gpu", "tune", "gpu-accuracy", "latent", "experts", "states"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("part", nargs="?", choices=tuple(COMMANDS), default="core", help="what to measure")
     parser.add_argument("model", nargs="?", default="", help="a name or a file")
     parser.add_argument("--no-peer", action="store_true", help="do not compare with llama.cpp")
-    parser.add_argument("--large", action="store_true", help="also measure one stream of a random 1B model")
+    parser.add_argument("--large", action="store_true", help="also measure one stream of random models of 1B and 3B")
     parser.add_argument("--quick", action="store_true", help="small sizes, only to see that it works")
     options, rest = parser.parse_known_args(arguments)
     options.rest = rest

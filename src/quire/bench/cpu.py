@@ -20,7 +20,7 @@ from typing import TypeVar
 from quire.bench.accuracy.cpu_accuracy import Accuracy, compare_accuracy
 from quire.bench.engines.child_process import run_in_child
 from quire.bench.engines.in_process import measure_stream_loads
-from quire.bench.engines.large_model import write_large_model
+from quire.bench.engines.large_model import large_models
 from quire.bench.engines.llama_cpp import LlamaCppTools, PeerFailed
 from quire.bench.engines.llama_cpp_build import BUILD, PeerUnavailable, Say, get_peer
 from quire.bench.engines.model_facts import ModelFacts
@@ -154,9 +154,10 @@ class _AllMeasurements:
         models = (self.facts, *map(ModelFacts.of, converted))
         results = [self.measure_format(facts, self.sizes.num_turns) for facts in models]
         if self.sizes.with_large and self.bench.tools is not None:
-            self.bench.say("a model of a billion parameters: 1.7 GB on disk, minutes")
-            large = write_large_model(self.facts.path, self.bench.tools.peer.formats / "large.q4_k.gguf")
-            results.append(self.measure_format(ModelFacts.of(large, "1B"), 1))
+            self.bench.say("models of one and three billion parameters: 22 GB on disk, minutes")
+            for label, write in large_models():
+                large = write(self.facts.path, self.bench.tools.peer.formats)
+                results.append(self.measure_format(replace(ModelFacts.of(large), label=label), 1))
         return tuple(results)
 
     def convert(self, format: str) -> Path | None:

@@ -8,6 +8,7 @@ from statistics import median
 from quire.bench.accuracy.cpu_accuracy import Accuracy
 from quire.bench.figures.cpu_results import CpuResults, FormatResult, StreamsResult
 from quire.bench.figures.figure import Figure, Goal, at_least, at_least_times, at_most, at_most_times
+from quire.bench.figures.stream_figures import bandwidth_figure
 from quire.bench.load.stream_loads import StreamResults
 from quire.devices.base import Peaks
 
@@ -130,17 +131,7 @@ def _peak_shares(results: CpuResults) -> Iterator[Figure]:
     """Yield shares of the machine's peak rates: medians over repeats, each over the peaks measured around it."""
     measured = [each for each in results.formats if each.ours.peaks]
     for each in measured:
-        ours, size = each.ours, each.facts.decode_bytes
-        shares = [rate * size / peaks.read_bytes for rate, peaks in zip(ours.decode_rates, ours.peaks, strict=True)]
-        limit = median(peaks.read_bytes for peaks in ours.peaks)
-        yield Figure(
-            f"decode, {each.facts.label}: share of read bandwidth",
-            100 * median(shares),
-            "%",
-            at_least(70) if each is results.formats[0] else None,
-            f"{size / 1e6:.0f} MB a token; {len(shares)} repeats, each over the bandwidth measured before and after it",
-            peer=100 * median(each.peer.decode) * size / limit if each.peer is not None else None,
-        )
+        yield bandwidth_figure(each, at_least(70) if each is results.formats[0] else None)
     for each in measured:
         ours, size = each.ours, each.facts.prompt_multiply_adds
         shares = [rate * size / peaks.multiply_adds for rate, peaks in zip(ours.prompt_rates, ours.peaks, strict=True)]

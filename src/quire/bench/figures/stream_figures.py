@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from quire.bench.figures.cpu_results import FormatResult
-from quire.bench.figures.figure import Figure, at_least_times
+from quire.bench.figures.figure import Figure, Goal, at_least_times
 
 PROMPT_GOAL, DECODE_GOAL = at_least_times(2), at_least_times(1.3)
 
@@ -22,3 +22,19 @@ def one_stream_figures(turns: Sequence[FormatResult]) -> Iterator[Figure]:
     peer = median(rate for each in peers for rate in each.decode) if peers else None
     note = f"llama-bench; {facts.decode_bytes / 1e6:.0f} MB a token"
     yield Figure(f"decode, one stream, {label}", ours, "tok/s", DECODE_GOAL, note, peer=peer)
+
+
+def bandwidth_figure(result: FormatResult, goal: Goal | None) -> Figure:
+    """Return the share of the read bandwidth that decoding reached: the median over repeats, each over the bandwidth
+    measured before and after it."""
+    ours, size = result.ours, result.facts.decode_bytes
+    shares = [rate * size / peaks.read_bytes for rate, peaks in zip(ours.decode_rates, ours.peaks, strict=True)]
+    limit = median(peaks.read_bytes for peaks in ours.peaks)
+    return Figure(
+        f"decode, {result.facts.label}: share of read bandwidth",
+        100 * median(shares),
+        "%",
+        goal,
+        f"{size / 1e6:.0f} MB a token; {len(shares)} repeats, each over the bandwidth measured before and after it",
+        peer=100 * median(result.peer.decode) * size / limit if result.peer is not None else None,
+    )
