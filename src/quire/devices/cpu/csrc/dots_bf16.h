@@ -49,17 +49,20 @@ inline __m512bh each_pair(const uint16_t *x) {
 template <int N>
 inline void bf16_tile(const Matrix &m, size_t apart, const uint8_t *w, const float *const *tokens, float *out) {
     alignas(64) uint16_t x[N][ROUNDED];
+    const TwoStreams streams{w, m.panel_bytes, apart};
     __m512 sums[SUMS][N];
     for (int s = 0; s < SUMS; ++s)
         for (int i = 0; i < N; ++i) sums[s][i] = _mm512_setzero_ps();
     for (int first = 0; first < m.cols; first += ROUNDED) {
         const int count = m.cols - first < ROUNDED ? m.cols - first : ROUNDED;
         for (int i = 0; i < N; ++i) round_part(tokens[i] + first, count, x[i]);
-        for (int k = 0; k < count;)
+        for (int k = 0; k < count;) {
+            if (N <= IN_STREAM) streams.fetch((first + k) * LANES * sizeof(uint16_t));
             for (int s = 0; s < SUMS && k < count; ++s, k += 2, w += 2 * LANES * sizeof(uint16_t)) {
                 const __m512bh columns = k + 1 < count ? two_columns(w, apart) : last_column(w, apart);
                 for (int i = 0; i < N; ++i) sums[s][i] = _mm512_dpbf16_ps(sums[s][i], columns, each_pair(x[i] + k));
             }
+        }
     }
     for (int i = 0; i < N; ++i) _mm512_storeu_ps(out + 2 * LANES * i, _mm512_add_ps(sums[0][i], sums[1][i]));
 }

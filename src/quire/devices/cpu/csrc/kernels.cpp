@@ -18,6 +18,7 @@ namespace {
 #include "tokenwise.h"
 #include "maps.h"
 #include "dots_portable.h"
+#include "stream.h"
 #if QUIRE_AVX2
 #include "bytes.h"
 #if QUIRE_AVX512_VNNI || QUIRE_AVX_VNNI

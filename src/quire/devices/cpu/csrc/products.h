@@ -34,9 +34,12 @@ inline void float_tile(const Matrix &m, int panel, const Operand &a, int token, 
 #if QUIRE_AVX512_BF16
     if constexpr (F == Format::BF16) return bf16_tile<N>(m, apart, w, x, out);
 #endif
+    constexpr size_t each = LANES * (F == Format::F32 ? sizeof(float) : sizeof(uint16_t));
+    const TwoStreams streams{w, m.panel_bytes, sizeof(W) > sizeof(F8) ? apart : 0};
     W acc[N];
     for (int i = 0; i < N; ++i) acc[i] = set1<W>(0.0f);
     for (int k = 0; k < m.cols; ++k) {
+        if (N <= IN_STREAM && k * each % LINE == 0) streams.fetch(k * each);
         W column;
         if constexpr (F == Format::F32)
             column = load_rows<W>(reinterpret_cast<const float *>(w) + LANES * k, apart);
@@ -48,18 +51,6 @@ inline void float_tile(const Matrix &m, int panel, const Operand &a, int token, 
 }
 
 // --- quantized weights
-
-constexpr int IN_STREAM = 4;  // the most tokens of a tile that is bound by reading weights
-
-// With few tokens, weights are read faster than the hardware prefetcher follows: they are prefetched this far ahead.
-// Heads and quants are read in two streams and prefetched in one, which continues into the next panel: no line is
-// skipped.
-inline void fetch_ahead(const uint8_t *p, size_t bytes) {
-#if defined(__GNUC__)
-    constexpr size_t AHEAD = 3072, LINE = 64;
-    for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(p + AHEAD + i);
-#endif
-}
 
 // The scale of a block, a lane for each row; with two parts, the rest of the scale is in their sums.
 template <Format F, class W>
@@ -132,10 +123,11 @@ template <Format F, int N, class W>
 // Two panels at once share the loads of the tokens, which makes multiplication faster; if both do not fit into one
 // register they are a pair. Few tokens are bound by reading weights, and panel by panel is a single stream: on a Zen 4 a
 // step of one token takes 3.1 ms that way and 4.2 ms with two panels in a 512-bit register, and 4 streams are 1.4 × as
-// fast. A token's sums have the same bits in either width.
+// fast. A token's sums have the same bits in either width. Float weights are added column by column: one panel would wait
+// for each addition, and read at most 16 bytes in its 4 cycles.
 template <Format F, int N>
 inline void tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
-    constexpr bool at_once = PANELS == 2 && (is_quantized(F) ? N > IN_STREAM : WIDEST > LANES);
+    constexpr bool at_once = PANELS == 2 && (is_quantized(F) ? N > IN_STREAM : WIDEST > LANES || N <= IN_STREAM);
     if constexpr (at_once)
         tile_of<F, N, F8x2>(m, panel, a, token, out);
     else

@@ -1,0 +1,30 @@
+// Products of few tokens are bound by reading weights: how they are read. Included by kernels.cpp, inside a variant's
+// namespace.
+
+constexpr int IN_STREAM = 4;  // the most tokens of a tile that is bound by reading weights
+
+// Weights are read faster than the hardware prefetcher follows, so they are prefetched this far ahead. On a Zen 4 a
+// step of LFM2-350M in Q4_0 takes 5.7 ms, and 6.0 ms with 1,536, 6,144 or 12,288 bytes.
+constexpr size_t AHEAD = 3072, LINE = 64;
+
+// A panel is followed by the next one. Heads and quants are read in two streams and prefetched in one, which continues
+// into the next panel: no line is skipped.
+inline void fetch_ahead(const uint8_t *p, size_t bytes) {
+#if defined(__GNUC__)
+    for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(p + AHEAD + i);
+#endif
+}
+
+// Two panels side by side are two streams: behind its end, each continues in the panel after the other one's.
+struct TwoStreams {
+    const uint8_t *first;
+    size_t size, apart;  // of a panel; between both, 0: there is one
+
+    void fetch(size_t at) const {
+#if defined(__GNUC__)
+        const uint8_t *p = first + AHEAD + at + (AHEAD + at < size ? 0 : apart);
+        __builtin_prefetch(p);
+        __builtin_prefetch(p + apart);
+#endif
+    }
+};
