@@ -90,10 +90,31 @@ def test_a_narrower_variant_is_chosen_where_it_is_faster(monkeypatch):
 
 
 @pytest.mark.skipif(len(VARIANTS) < 3, reason="needs two variants that round alike")
+@pytest.mark.parametrize("with_one, with_prompt, is_chosen", [(0.7, 1.2, True), (0.9, 1.2, False), (1.2, 0.7, True)])
+def test_one_token_and_a_prompt_count_alike(monkeypatch, with_one: float, with_prompt: float, is_chosen: bool):
+    narrow = alike("q4_1")[-1]
+    relative = {1: with_one, 4: 1.0, 64: with_prompt}
+    Stopwatch(monkeypatch, lambda variant, num_tokens: relative[num_tokens] if variant == narrow else 1.0)
+    program = lower(quantized_model("q4_1"))
+    assert (next(iter(program.kernels["q4_1"])) == narrow) is is_chosen
+
+
+def test_weights_of_the_numbers_of_tokens_add_up_to_one():
+    assert sum(variant_choice.TOKEN_WEIGHTS.values()) == pytest.approx(1)
+
+
+def test_a_sample_for_many_tokens_is_a_part_of_a_large_matrix(monkeypatch):
+    monkeypatch.setattr(variant_choice, "MANY_TOKENS_BYTES", 500)
+    large = pack.Packed("q8_0", (20, 32), np.zeros(3 * 272, np.uint8))
+    few, many = variant_choice._sample([large], 1), variant_choice._sample([large], 64)
+    assert few == [large] and (many[0].shape, many[0].panels.nbytes) == ((8, 32), 272)
+
+
+@pytest.mark.skipif(len(VARIANTS) < 3, reason="needs two variants that round alike")
 @pytest.mark.parametrize("lead", [0.99, "lost"])
 def test_the_widest_variant_is_kept_if_another_is_hardly_faster_or_only_at_first(monkeypatch, lead):
     narrow = alike("q4_1")[-1]
-    first_rounds = len(alike("q4_1")) * len(variant_choice.NUM_TOKENS) * variant_choice.NUM_ROUNDS
+    first_rounds = len(alike("q4_1")) * len(variant_choice.TOKEN_WEIGHTS) * variant_choice.NUM_ROUNDS
     seen = {"count": 0}
 
     def seconds(variant: str, num_tokens: int) -> float:

@@ -2,6 +2,10 @@
 
 Only variants that round a format's products alike are compared (`native.rounding`): they give the same bits, so the
 choice affects speed and never text. It is cached with the lowered weights and read at the next start on this machine.
+
+One variant computes a format's products of every step. Decoding one stream and reading prompts count alike, a few
+streams half as much: the time of a variant is a geometric mean with these weights, so a variant that is 20 % slower with
+one token must be 20 % faster with a prompt.
 """
 
 from __future__ import annotations
@@ -20,14 +24,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .pack import QUANTIZED, Packed
+from .pack import LANES, QUANTIZED, Packed
 
 Array = NDArray[Any]
 logger = logging.getLogger("quire.devices.cpu")
 
 MIN_BYTES = 16 << 20  # of matrices: with fewer, times are noise, and the widest variant is used
-SAMPLE_BYTES = 32 << 20  # of one format: more than a core's caches hold
-NUM_TOKENS = (1, 16)  # decoding of one stream is bound by reading weights, 16 tokens by arithmetic
+FEW_TOKENS_BYTES = 32 << 20  # of one format, for few tokens: more than a core's caches hold
+MANY_TOKENS_BYTES = 4 << 20  # for many tokens, which are bound by arithmetic
+FEW_TOKENS = 8  # up to here products are bound by reading weights
+TOKEN_WEIGHTS = {1: 0.4, 4: 0.2, 64: 0.4}  # by tokens of a step: one stream, a few streams, a prompt or many streams
 NUM_ROUNDS = 4
 MARGIN = 0.97  # another variant is chosen only if its time is below this fraction of the widest one's
 BLOCK_TOKENS = 16
@@ -57,50 +63,63 @@ def choose_variants(module: ModuleType, pool: Any, variant: str, matrices: list[
         if len(alike) == 1 or sum(matrix.panels.nbytes for matrix in found) < MIN_BYTES:
             chosen[format] = VariantChoice(variant, {})
             continue
-        best, times = _fastest(_Probe(module, pool, variant, _sample(found)), alike, variant)
+        probes = {
+            num_tokens: _Probe(module, pool, variant, _sample(found, num_tokens), num_tokens)
+            for num_tokens in TOKEN_WEIGHTS
+        }
+        best, times = _fastest(probes, alike, variant)
         chosen[format] = VariantChoice(best, {name: round(times[name] / times[best], 3) for name in alike})
         logger.info("%s products run on %s; relative times: %s", format, best, chosen[format].relative_times)
     return chosen
 
 
-def _fastest(probe: _Probe, variants: list[str], widest: str) -> tuple[str, dict[str, float]]:
+def _fastest(probes: Mapping[int, _Probe], variants: list[str], widest: str) -> tuple[str, dict[str, float]]:
     """Return the fastest variant, and the times of all. A variant that beats the widest one is measured again, in more
     rounds: the choice is cached for later starts, and a busy machine may slow down one variant's first rounds."""
-    times = _times(probe, variants, NUM_ROUNDS)
+    times = _times(probes, variants, NUM_ROUNDS)
     best = min(variants, key=times.__getitem__)
     if best != widest and times[best] < MARGIN * times[widest]:
-        again = _times(probe, [widest, best], 2 * NUM_ROUNDS)
+        again = _times(probes, [widest, best], 2 * NUM_ROUNDS)
         times |= {name: min(times[name], again[name]) for name in again}
     return (best if times[best] < MARGIN * times[widest] else widest), times
 
 
-def _times(probe: _Probe, variants: list[str], num_rounds: int) -> dict[str, float]:
-    """Return the geometric mean of the shortest times per size. Variants take turns, so that noise affects all."""
-    shortest = {(name, count): math.inf for name in variants for count in NUM_TOKENS}
+def _times(probes: Mapping[int, _Probe], variants: list[str], num_rounds: int) -> dict[str, float]:
+    """Return the weighted mean of the shortest times per size. Variants take turns, so that noise affects all."""
+    shortest = {(name, count): math.inf for name in variants for count in probes}
     for _ in range(num_rounds):
         for name in variants:
-            for count in NUM_TOKENS:
+            for count, probe in probes.items():
                 shortest[name, count] = min(shortest[name, count], probe.seconds(name, count))
-    return {name: math.sqrt(math.prod(shortest[name, count] for count in NUM_TOKENS)) for name in variants}
+    return {name: math.prod(shortest[name, count] ** TOKEN_WEIGHTS[count] for count in probes) for name in variants}
 
 
-def _sample(matrices: list[Packed]) -> list[Packed]:
-    """Return evenly spaced matrices of SAMPLE_BYTES in total."""
+def _sample(matrices: list[Packed], num_tokens: int) -> list[Packed]:
+    """Return evenly spaced matrices of as many bytes as that number of tokens needs to be measured."""
     total = sum(matrix.panels.nbytes for matrix in matrices)
-    stride = max(1, round(total / SAMPLE_BYTES))
+    wanted = FEW_TOKENS_BYTES if num_tokens <= FEW_TOKENS else MANY_TOKENS_BYTES
+    stride = max(1, round(total / wanted))
     sample, size = [], 0
     for matrix in matrices[::stride]:
-        if size < SAMPLE_BYTES:
-            sample.append(matrix)
-            size += matrix.panels.nbytes
+        if size < wanted:
+            sample.append(_beginning(matrix, wanted) if num_tokens > FEW_TOKENS else matrix)
+            size += sample[-1].panels.nbytes
     return sample
+
+
+def _beginning(matrix: Packed, num_bytes: int) -> Packed:
+    """Return the first panels of a matrix, of about that many bytes: a large model has matrices of 100 MB."""
+    rows, cols = matrix.shape
+    num_panels = -(-rows // LANES)
+    panel_bytes = matrix.panels.nbytes // num_panels
+    kept = min(num_panels, max(1, num_bytes // panel_bytes))
+    return Packed(matrix.format, (min(rows, kept * LANES), cols), matrix.panels[: kept * panel_bytes])
 
 
 class _Probe:
     """A native program that only multiplies with these matrices, which are not copied."""
 
-    def __init__(self, module: ModuleType, pool: Any, variant: str, matrices: list[Packed]) -> None:
-        most = max(NUM_TOKENS)
+    def __init__(self, module: ModuleType, pool: Any, variant: str, matrices: list[Packed], most: int) -> None:
         num_blocks = -(-most // BLOCK_TOKENS)
         self._native = module.Program(variant, pool, [most, 1, 1, num_blocks, num_blocks, BLOCK_TOKENS])
         self._format = matrices[0].format
@@ -123,13 +142,13 @@ class _Probe:
                 out=(outputs[rows], 0, rows),
                 residual=(-1, 0, 0),
             )
-        self._steps = {count: _Step.of(count) for count in NUM_TOKENS}
+        self._step = _Step.of(most)
 
     def seconds(self, variant: str, num_tokens: int) -> float:
-        """Measure one step of that many tokens."""
+        """Measure one step of `num_tokens` tokens, with which the probe was made."""
         self._native.multiply_with(self._format, variant)
         began = time.perf_counter()
-        self._native.launch(*self._steps[num_tokens])
+        self._native.launch(*self._step)
         return time.perf_counter() - began
 
 
@@ -188,7 +207,8 @@ def from_bytes(module: ModuleType, pool: Any, array: Array | None) -> VariantCho
 
 def _machine(module: ModuleType, pool: Any) -> list[str]:
     """Return everything that a choice depends on."""
-    return [*_processor(), *module.features(), *module.variants(), f"{pool.num_threads} threads"]
+    sizes = ", ".join(f"{count} tokens {weight}" for count, weight in TOKEN_WEIGHTS.items())
+    return [*_processor(), *module.features(), *module.variants(), f"{pool.num_threads} threads", sizes]
 
 
 def _processor() -> Iterator[str]:
