@@ -4,8 +4,8 @@ Only variants that round a format's products alike are compared (`native.roundin
 choice affects speed and never text. It is cached with the lowered weights and read at the next start on this machine.
 
 One variant computes a format's products of every step. Decoding one stream and reading prompts count alike, a few
-streams half as much: the time of a variant is a geometric mean with these weights, so a variant that is 20 % slower with
-one token must be 20 % faster with a prompt.
+streams half as much: the time of a variant is a geometric mean with these weights, so a variant that is 20 % slower
+with one token must be 20 % faster with a prompt.
 """
 
 from __future__ import annotations
