@@ -61,16 +61,24 @@ class Shared final : public Instruction {
     const Reads reads_;
 };
 
-// Several products over the same tokens, split into items of 32 columns and some tokens.
+// Several products over the same tokens, split into items of 32 columns, or of 16 after `divide`, and some tokens.
 struct Products {
     std::vector<ProductArgs> parts_of;
     std::vector<int> ends;  // of the column groups of each part
-    int chunk = 1 << 30;
+    int chunk = 1 << 30, panels = PANELS;
 
     void add(const ProductArgs &args) {
         parts_of.push_back(args);
-        ends.push_back((ends.empty() ? 0 : ends.back()) + parts(args.matrix.num_panels(), PANELS));
+        ends.push_back((ends.empty() ? 0 : ends.back()) + parts(args.matrix.num_panels(), panels));
         chunk = std::min(chunk, tokens_at_once(args.matrix));
+    }
+
+    // Makes items as small as this many threads need them, after the last `add`.
+    void divide(int num_threads) {
+        panels = panels_of_item(ends.back(), num_threads);
+        ends.clear();
+        for (const ProductArgs &args : parts_of)
+            ends.push_back((ends.empty() ? 0 : ends.back()) + parts(args.matrix.num_panels(), panels));
     }
 
     int num_items(int num_tokens) const { return ends.back() * parts(num_tokens, chunk); }
@@ -80,8 +88,8 @@ struct Products {
         size_t part = 0;
         while (group >= ends[part]) ++part;
         const Matrix &m = parts_of[part].matrix;
-        const int first = (group - (part ? ends[part - 1] : 0)) * PANELS;
-        return {{m.panel(first), nullptr}, m.panel_bytes * std::min(PANELS, m.num_panels() - first)};
+        const int first = (group - (part ? ends[part - 1] : 0)) * panels;
+        return {{m.panel(first), nullptr}, m.panel_bytes * std::min(panels, m.num_panels() - first)};
     }
 
     // Neighbours of one part and the same tokens are one call.
@@ -93,9 +101,9 @@ struct Products {
             ProductArgs args = parts_of[part];
             if (answer) args.out.data = answer;
             const int before = part ? ends[part - 1] : 0, count = std::min(end - item, ends[part] - group);
-            const int last = std::min((group - before + count) * PANELS, args.matrix.num_panels());
+            const int last = std::min((group - before + count) * panels, args.matrix.num_panels());
             program.kernels_for(args.matrix)
-                .product(args, (group - before) * PANELS, last, begin, std::min(begin + chunk, num_tokens));
+                .product(args, (group - before) * panels, last, begin, std::min(begin + chunk, num_tokens));
             item += count;
         }
     }
@@ -473,6 +481,7 @@ void Program::product(const std::vector<int> &matrices, const std::vector<int> &
         if (added.data) added.data += m.rows;
     }
     require(column == out.dim, "product: the output has another width than the matrices");
+    products.divide(pool_->size());
     const bool narrow = at_logits(out);
     require(at_logits(x, in_quants) == narrow && (!residual.given() || at_logits(residual) == narrow),
             "product: rows of tokens and of logits");

@@ -12,6 +12,14 @@ constexpr int PANELS = BLOCK / LANES;  // of one item: 32 columns
 
 inline int parts(int count, int size) { return (count + size - 1) / size; }
 
+// Panels of an item of a product whose matrices have `num_groups` items of PANELS in all. Half of them, if that many
+// items leave more than a tenth of the threads idle: 576 rows are 18 items, of which 16 threads do two each, in 8 panels'
+// time; 36 smaller ones take 6.
+inline int panels_of_item(int num_groups, int num_threads) {
+    const int whole = 2 * parts(num_groups, num_threads), halves = parts(2 * num_groups, num_threads);
+    return 10 * halves <= 9 * whole ? PANELS / 2 : PANELS;
+}
+
 // Tokens that are multiplied panel by panel: as many as stay in L2.
 inline int tokens_at_once(const Matrix &m) {
     constexpr int BYTES = 96 * 1024, TILE_TOKENS = 10;
