@@ -126,6 +126,35 @@ def test_samples_of_one_prompt_share_its_computation(driver: HybridDriver) -> No
     assert [driver.tokens("cold n", sample) for sample in range(3)] == samples
 
 
+@pytest.mark.parametrize("length", [3, 89])
+def test_a_prompt_beside_an_equal_one_computes_its_last_token(driver: HybridDriver, length: int) -> None:
+    """Also if the prompt ends inside a block, which the running request goes on filling."""
+    prompt, salt = [length, *some_tokens(length - 1)], CacheKey(salt="beside")
+    before = driver.core.counters().computed_tokens
+    driver.submit("running", prompt, GREEDY, cache=salt)
+    while not driver.records["running", 0].tokens:
+        driver.step()
+    driver.submit("beside", prompt, SCORED, cache=salt)
+    driver.submit("longer", [*prompt, 5, 6], SCORED, cache=salt)
+    driver.run()
+    if driver.case == "gemma3":  # without states, a block is found once it is full
+        assert driver.records["beside", 0].num_hit == length // 16 * 16
+    else:
+        assert driver.records["beside", 0].num_hit == driver.records["longer", 0].num_hit == length - 1
+        assert driver.core.counters().computed_tokens - before <= length + 24 + (1 + 10) + (3 + 10)
+    assert said(driver.records["beside", 0]) == said(driver.cold("beside alone", prompt))
+    assert said(driver.records["longer", 0]) == said(driver.cold("longer alone", [*prompt, 5, 6]))
+
+
+def test_samples_start_in_the_step_after_that_of_their_prompt() -> None:
+    driver, most = HybridDriver("lfm2"), 0
+    driver.submit("n", some_tokens(39), SamplingParams(n=3, max_tokens=8, seed=5, ignore_eos=True))
+    while not all(driver.records["n", sample].tokens for sample in range(3)):
+        driver.step()
+        most = max(len(driver.records["n", sample].tokens) for sample in range(3))
+    assert most <= 3, "the first sample is not far ahead"
+
+
 def test_a_cancelled_request_leaves_a_prefix_that_can_be_used(driver: HybridDriver) -> None:
     prompt = some_tokens(150)
     driver.submit("cancelled", prompt, GREEDY)

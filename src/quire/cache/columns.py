@@ -229,6 +229,13 @@ class Columns:
             if window.first <= place < len(window.blocks):
                 self._store_block(group, lease, node, window.blocks[place], place, now)
 
+    def record_again(self, node: int, owner: CacheKey) -> None:
+        """Record all that belongs to a node, which has got more tokens and another identity."""
+        for group in self.windows:
+            group.record_stored(node, owner)
+        if self.states is not None:
+            self.states.record_stored(node)
+
     def end(self, lease: Lease, nodes: Sequence[int], computed: int, state_at: int | None, now: float) -> None:
         """Give the live state to the tree if its position is computed, and release all that the lease holds."""
         self.store(lease, nodes, computed, now)

@@ -103,9 +103,13 @@ class WindowColumn:
             return self._block_of[node] == block
         self._block_of[node], self._node_of[block] = block, node
         self._tree.num_changes += 1
+        self.record_stored(node, owner)
+        return True
+
+    def record_stored(self, node: int, owner: CacheKey) -> None:
+        """Record the block that the node has."""
         if (stored := self.stored(node, owner)) is not None:
             self._history.record_stored(*stored)
-        return True
 
     def stored(self, node: int, owner: CacheKey) -> StoredBlock | None:
         """Return the block that the node has, for events."""
