@@ -168,6 +168,8 @@ class Checkpoints:
         if position <= state.planned or lease.is_private:
             return False
         state.wanted = sorted([*state.wanted, position])
+        for window in lease.windows:
+            window.resume_points += (position,)
         return True
 
     def take_saves(self, lease: Lease, start: int, end: int, now: float) -> list[tuple[int, int]]:

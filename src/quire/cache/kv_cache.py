@@ -66,7 +66,7 @@ class KVCache:
             WindowColumn(number, *size, tree, self.history, self.pending) for number, size in enumerate(windows, 1)
         )
         self._states = Checkpoints(num_states, tree, self.history, spacing) if num_states else None
-        self._columns = Columns(tree, self._pool, groups, self._states) if groups or num_states else None
+        self._columns = Columns(tree, self._pool, groups, self._states, spacing.every) if groups or num_states else None
         self.pins = Pins(tree, self._pool, self._columns)
         self.sessions = Sessions(self._pool, session_ttl, self._columns)
         self.resizing = Resizing(self._pool, self.sessions)
