@@ -51,7 +51,7 @@ test: lint ## Style, types, then the tests; ARGS go to pytest
 bench: $(INSTALLED) ## The pure core's figures, with their targets
 	@$(PY) -m quire.bench core $(ARGS)
 
-bench-cpu: $(INSTALLED) ## The default model on this CPU, beside llama.cpp; ARGS: another model, --quick, …
+bench-cpu: $(INSTALLED) ## The default model on this CPU, beside llama.cpp and OpenVINO; ARGS: another model, --quick, …
 	@$(PY) -m quire.bench cpu $(ARGS)
 
 wheel: | $(PY) ## A wheel for any Linux of this processor with glibc 2.34 or newer, into dist/

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from quire.bench.cpu import CpuBench, find_tools
+from quire.bench.cpu_bench import CpuBench, find_peers
 from quire.bench.engines.model_facts import ModelFacts
 from quire.bench.engines.model_path import model_path
 from quire.bench.engines.small_model import write_small_model
@@ -43,8 +43,7 @@ def main(options: argparse.Namespace) -> None:
             facts.append(ModelFacts.of(write_small_model(name, tokenizer_model, home / "bench"), name))
         except QuireError as error:
             say(f"{name} is left out: {error}")
-    tools = None if options.no_peer else find_tools(home, facts[0], say)
-    bench = CpuBench(tools, say, num_repeats=1 if options.quick else 3)
+    bench = CpuBench(find_peers(options.peers, home, facts[0], say), say, num_repeats=1 if options.quick else 3)
     turns = [[bench.measure_stream(each) for each in facts] for _ in range(QUICK_TURNS if options.quick else NUM_TURNS)]
     print(describe_machine())
     print(figure_table(list(architecture_figures(turns))))
@@ -57,19 +56,19 @@ class Rates:
     facts: ModelFacts
     decode: float
     prompt: float
-    peer_decode: float | None
-    peer_prompt: float | None
+    peer_decode: Mapping[str, float]
+    peer_prompt: Mapping[str, float]
 
     @classmethod
     def of(cls, results: Sequence[FormatResult]) -> Rates:
         """Return the rates of all turns of one model."""
-        peers = [result.peer for result in results if result.peer is not None]
+        peers = {name: [each.peers[name] for each in results if name in each.peers] for name in _peer_names(results)}
         return cls(
             facts=results[0].facts,
             decode=max(rate for result in results for rate in result.ours.decode_rates),
             prompt=max(rate for result in results for rate in result.ours.prompt_rates),
-            peer_decode=max((rate for peer in peers for rate in peer.decode), default=None),
-            peer_prompt=max((rate for peer in peers for rate in peer.prompt), default=None),
+            peer_decode={name: max(rate for turn in turns for rate in turn.decode) for name, turns in peers.items()},
+            peer_prompt={name: max(rate for turn in turns for rate in turn.prompt) for name, turns in peers.items()},
         )
 
     @property
@@ -83,14 +82,18 @@ class Rates:
         return self.prompt * self.facts.prompt_multiply_adds
 
 
+def _peer_names(results: Sequence[FormatResult]) -> list[str]:
+    return list(dict.fromkeys(name for each in results for name in each.peers))
+
+
 def architecture_figures(turns: Sequence[Sequence[FormatResult]]) -> Iterator[Figure]:
     """Yield the rates of each model, and its shares of the first one's."""
     rates = [Rates.of(results) for results in zip(*turns, strict=True)]
     llama = rates[0]
     for each in rates:
         label = each.facts.label
-        yield Figure(f"decode, one stream, {label}", each.decode, "tok/s", None, "llama-bench", peer=each.peer_decode)
-        yield Figure(f"prompt of 512 tokens, {label}", each.prompt, "tok/s", None, "llama-bench", peer=each.peer_prompt)
+        yield Figure(f"decode, one stream, {label}", each.decode, "tok/s", peers=each.peer_decode)
+        yield Figure(f"prompt of 512 tokens, {label}", each.prompt, "tok/s", peers=each.peer_prompt)
         if each is not llama:
             size = f"{each.facts.decode_bytes / 1e6:.0f} MB a token"
             yield Figure(f"decode, {label}: read rate over Llama's", each.read_rate / llama.read_rate, "×", GOAL, size)

@@ -1,8 +1,10 @@
-"""`quire bench cpu`: a model on this CPU beside llama.cpp, with the same file on the same machine in the same run.
+"""`quire bench cpu [MODEL]`: a model on this CPU beside llama.cpp and OpenVINO, with the goals of this processor.
 
-Every measurement of ours runs in a child process. For a single stream our engine and the peer alternate, so that a
-change of the machine's speed affects both; the machine's peak rates are measured in between (single_stream.py). If the
-peer cannot be built, or one of its tools fails, that is reported and our measurements continue.
+formats    one stream: prompts and decoding of the model in several formats, and of a random one in K formats
+streams    many streams at once
+start      seconds to the first token
+accuracy   divergence from float32
+large      a random model of a billion parameters in Q4_K_M: --large, or --only large
 """
 
 from __future__ import annotations
@@ -12,191 +14,144 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from quire.bench.accuracy.cpu_accuracy import Accuracy, compare_accuracy
-from quire.bench.engines.child_process import run_in_child
-from quire.bench.engines.in_process import measure_stream_loads
-from quire.bench.engines.large_model import large_models
-from quire.bench.engines.llama_cpp import LlamaCppTools, PeerFailed
-from quire.bench.engines.llama_cpp_build import BUILD, PeerUnavailable, Say, get_peer
+from quire.bench.cpu_bench import CpuBench, find_peers
+from quire.bench.cpu_large import large_figures
+from quire.bench.engines.child_process import ChildFailed, run_in_child
+from quire.bench.engines.k_format_model import write_k_model
 from quire.bench.engines.model_facts import ModelFacts
 from quire.bench.engines.model_path import model_path
-from quire.bench.engines.single_stream import SingleStream, measure_peaks, measure_single_stream
+from quire.bench.engines.peer import LLAMA_CPP, PeerFailed
+from quire.bench.engines.requantized_model import write_requantized
 from quire.bench.engines.start_time import compile_modules, start_seconds
-from quire.bench.figures.cpu_figures import cpu_figures
-from quire.bench.figures.cpu_results import (
-    QUICK,
-    CpuBenchSizes,
-    CpuResults,
-    FormatResult,
-    PeerRates,
-    StreamsResult,
-)
+from quire.bench.figures.cpu_figures import accuracy_figures, format_figures, kernel_lines, start_figures
+from quire.bench.figures.cpu_goals import CpuGoals, goals_for
+from quire.bench.figures.cpu_results import QUICK, CpuBenchSizes, StartResult
+from quire.bench.figures.figure import Figure
+from quire.bench.figures.many_streams import many_streams_figures
 from quire.bench.figures.table import figure_table
 from quire.bench.load.sample_text import sample_text
-from quire.bench.load.stream_loads import StreamResults, StreamSizes
 from quire.bench.machine.description import describe_machine
 from quire.config import home_folder, load
+from quire.devices import base
 from quire.engine.model_files import read_model_text
-from quire.store.sources.package_index import SMOLLM2_135M
 from quire.store.store import DEFAULT_MODEL
 from quire.weights.checkpoint import open_checkpoint
 
-Value = TypeVar("Value")
+SECTIONS = ("formats", "streams", "start", "accuracy")  # without --only
+LARGE, LARGE_MODEL = "large", "1B Q4_K_M"
 
 
 def main(options: argparse.Namespace) -> None:
-    """Print the figures as a table, and progress on standard error."""
+    """Print the machine, the figures as a table and the kernels that ran, and progress on standard error."""
     began = time.monotonic()
 
     def say(text: str) -> None:
         print(f"{time.monotonic() - began:6.0f} s  {text}", file=sys.stderr, flush=True)
 
-    sizes = replace(QUICK if options.quick else CpuBenchSizes(), with_large=options.large)
-    home, path = home_folder(load()), model_path(options.model)
-    facts = ModelFacts.of(path)
-    tools = None if options.no_peer else find_tools(home, facts, say)
+    sizes = QUICK if options.quick else CpuBenchSizes()
+    home, facts = home_folder(load()), ModelFacts.of(model_path(options.model))
     load_before = os.getloadavg()[0]
-    results = measure_cpu(facts, sizes, tools, say)
+    report = base.open("cpu").describe()
+    bench = CpuBench(find_peers(options.peers, home, facts, say), say, sizes.num_repeats)
+    measurements = CpuMeasurements(bench, facts, sizes, home, goals_for(report.features))
+    sections = {*(options.only or SECTIONS), *([LARGE] if options.large else [])}
+    figures = list(measurements.measure(sections))
     say("done")
-    is_default = path.stat().st_size == SMOLLM2_135M.size
-    peer = f"peer: llama.cpp {BUILD}" if tools is not None else "no peer"
-    model = options.model or DEFAULT_MODEL
-    print(f"{describe_machine()}; {model}; {peer}; load of the machine before: {load_before:.2f}\n")
-    print(figure_table(cpu_figures(results, is_default)))
-
-
-def find_tools(home: Path, facts: ModelFacts, say: Say) -> LlamaCppTools | None:
-    """Return the peer's tools. None: it cannot be built here, or cannot read the model."""
-    if facts.container != "gguf":
-        say("llama.cpp reads only GGUF files: continuing without it")
-        return None
-    try:
-        peaks = measure_peaks(0.01)
-        return LlamaCppTools(get_peer(home, say), peaks.num_threads if peaks is not None else os.cpu_count() or 1)
-    except PeerUnavailable as error:
-        say(f"{error} Continuing without it.")
-        return None
-
-
-def measure_cpu(facts: ModelFacts, sizes: CpuBenchSizes, tools: LlamaCppTools | None, say: Say) -> CpuResults:
-    """Make all measurements, one after the other."""
-    bench = _AllMeasurements(CpuBench(tools, say, sizes.num_repeats), facts, sizes)
-    open_seconds, tokenizer_seconds = _open_seconds(facts.path)
-    formats = bench.measure_formats()
-    streams, peer_streams = bench.bench.measure_streams(facts, sizes.streams)
-    starts, peer_starts = bench.measure_starts()
-    accuracy = bench.measure_accuracy()
-    return CpuResults(
-        sizes=sizes,
-        formats=formats,
-        open_seconds=open_seconds,
-        tokenizer_seconds=tokenizer_seconds,
-        streams=streams,
-        peer_streams=peer_streams,
-        start_seconds=starts,
-        peer_start_seconds=peer_starts,
-        accuracy=accuracy,
-    )
+    peers = ", ".join(f"{peer.name} {peer.version}" for peer in bench.peers) or "none"
+    print(f"{describe_machine()}; {options.model or DEFAULT_MODEL}; peers: {peers}")
+    print(f"kernels: {report.kernels or 'references'}; features: {' '.join(report.features)}")
+    print(f"load of the machine before: {load_before:.2f}\n")
+    print(figure_table(figures))
+    for line in measurements.kernels:
+        print(f"products of {line}")
 
 
 @dataclass(frozen=True, slots=True)
-class CpuBench:
-    """One stream of our engine and of the peer, if there is one."""
-
-    tools: LlamaCppTools | None
-    say: Say
-    num_repeats: int
-
-    def with_peer(self, measure: Callable[[LlamaCppTools], Value]) -> Value | None:
-        """Return a measurement of the peer. None: there is no peer, or it failed."""
-        if self.tools is None:
-            return None
-        try:
-            return measure(self.tools)
-        except PeerFailed as error:
-            self.say(str(error))
-            return None
-
-    def measure_stream(self, facts: ModelFacts) -> FormatResult:
-        """Measure our engine, then the peer."""
-        self.say(f"one stream, {facts.label}")
-        path, num_repeats = facts.path, self.num_repeats
-        ours, _ = run_in_child(measure_single_stream, SingleStream, str(path), facts.vocab_size, num_repeats)
-        peer = self.with_peer(lambda tools: PeerRates(*map(tuple, tools.measure_single_stream(path, num_repeats))))
-        return FormatResult(facts, ours, peer)
-
-    def measure_streams(self, facts: ModelFacts, sizes: StreamSizes) -> tuple[StreamsResult, StreamsResult | None]:
-        """Measure many streams of our engine, then of the peer."""
-        model, words = facts.path, facts.words
-        self.say(f"{sizes.num_streams} streams")
-        ours = StreamsResult(*run_in_child(measure_stream_loads, StreamResults, str(model), words, sizes))
-        if self.tools is not None:
-            self.say(f"{sizes.num_streams} streams of llama-server: minutes")
-        return ours, self.with_peer(lambda tools: StreamsResult(*tools.measure_stream_loads(model, words, sizes)))
-
-
-@dataclass(frozen=True, slots=True)
-class _AllMeasurements:
-    """All measurements of one model, of our engine and the peer."""
+class CpuMeasurements:
+    """All measurements of one model, by section."""
 
     bench: CpuBench
     facts: ModelFacts
     sizes: CpuBenchSizes
+    home: Path
+    goals: CpuGoals
+    kernels: list[str] = field(default_factory=list)  # lines on the kernels that ran
 
-    def measure_formats(self) -> tuple[FormatResult, ...]:
-        names = [name for name in self.sizes.formats if name != self.facts.format]
-        converted = [path for name in names if (path := self.convert(name)) is not None]
-        models = (self.facts, *map(ModelFacts.of, converted))
-        results = [self.measure_format(facts, self.sizes.num_turns) for facts in models]
-        if self.sizes.with_large and self.bench.tools is not None:
-            self.bench.say("models of one and three billion parameters: 22 GB on disk, minutes")
-            for label, write in large_models():
-                large = write(self.facts.path, self.bench.tools.peer.formats)
-                results.append(self.measure_format(replace(ModelFacts.of(large), label=label), 1))
-        return tuple(results)
+    def measure(self, sections: Collection[str]) -> Iterator[Figure]:
+        """Yield the figures of some sections, in their order in the table. A section that fails is reported."""
+        all_sections = {
+            "formats": self.formats,
+            "streams": self.streams,
+            LARGE: self.large,
+            "start": self.start,
+            "accuracy": self.accuracy,
+        }
+        for name, figures in all_sections.items():
+            if name in sections:
+                try:
+                    yield from figures()
+                except ChildFailed as error:
+                    self.bench.say(f"{error} Continuing without the section {name}.")
 
-    def convert(self, format: str) -> Path | None:
-        return self.bench.with_peer(lambda tools: tools.convert(self.facts.path, format))
+    def formats(self) -> Iterator[Figure]:
+        """Measure one stream of each format. OpenVINO is measured with the model's own file alone."""
+        num_turns, folder = self.sizes.num_turns, self.home / "bench"
+        results = [self.bench.measure_stream(self.facts, num_turns)]
+        others = replace(self.bench, peers=tuple(peer for peer in self.bench.peers if peer.name == LLAMA_CPP))
+        files = [
+            ModelFacts.of(write_requantized(self.facts, name, folder))
+            for name in self.sizes.formats
+            if name != self.facts.format and self.facts.container == "gguf"
+        ]
+        tokenizer_model = model_path("")
+        files += [ModelFacts.of(write_k_model(name, tokenizer_model, folder), "138M") for name in self.sizes.k_formats]
+        results += [others.measure_stream(facts, num_turns) for facts in files]
+        self.kernels.extend(kernel_lines(results))
+        yield from format_figures(results, self.goals)
 
-    def measure_format(self, facts: ModelFacts, num_turns: int) -> FormatResult:
-        turns = [self.bench.measure_stream(facts) for _ in range(num_turns)]
-        ours, peer = [turn.ours for turn in turns], [turn.peer for turn in turns if turn.peer is not None]
-        all_turns = SingleStream(
-            prompt_rates=tuple(rate for turn in ours for rate in turn.prompt_rates),
-            decode_rates=tuple(rate for turn in ours for rate in turn.decode_rates),
-            overheads=tuple(share for turn in ours for share in turn.overheads),
-            peaks=tuple(peaks for turn in ours for peaks in turn.peaks),
-            kernels=ours[0].kernels,
-        )
-        all_peer_turns = PeerRates(
-            tuple(rate for turn in peer for rate in turn.prompt), tuple(rate for turn in peer for rate in turn.decode)
-        )
-        return FormatResult(facts, all_turns, all_peer_turns if peer else None)
+    def streams(self) -> Iterator[Figure]:
+        """Measure many streams of the model's own file."""
+        yield from many_streams_figures(self.bench.measure_streams(self.facts, self.sizes.streams), self.goals)
 
-    def measure_starts(self) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
+    def large(self) -> Iterator[Figure]:
+        """Measure a random model of a billion parameters."""
+        yield from large_figures(LARGE_MODEL, self.bench, self.home, has_streams=True)
+
+    def start(self) -> Iterator[Figure]:
+        """Measure starts."""
         self.bench.say("starts")
         compile_modules()
         start_seconds(self.facts.path)  # not counted: it writes the lowered weights that later starts reuse
         repeats = range(self.sizes.num_starts)
         ours = tuple(start_seconds(self.facts.path) for _ in repeats)
         path, num_streams = self.facts.path, self.sizes.streams.num_streams
-        return ours, self.bench.with_peer(lambda tools: tuple(tools.start_seconds(path, num_streams) for _ in repeats))
+        peers = self.bench.measure_peers(lambda peer: tuple(peer.start_seconds(path, num_streams) for _ in repeats))
+        yield from start_figures(StartResult(ours, peers, *_open_seconds(path)))
 
-    def measure_accuracy(self) -> Accuracy:
+    def accuracy(self) -> Iterator[Figure]:
+        """Measure the divergence from float32, of llama.cpp too."""
         self.bench.say("accuracy")
         model, num_windows = self.facts.path, self.sizes.num_windows
         with tempfile.TemporaryDirectory() as folder:
-            into = Path(folder) / "distributions"
-            saved = self.bench.with_peer(
-                lambda tools: tools.save_distributions(model, sample_text(), into, num_windows)
-            )
-            peer_file = str(saved) if saved is not None else None
-            return run_in_child(compare_accuracy, Accuracy, str(model), num_windows, peer_file)[0]
+            peer_file = self._save_distributions(Path(folder) / "distributions")
+            arguments = (str(model), num_windows, str(peer_file) if peer_file is not None else None)
+            accuracy, _ = run_in_child(compare_accuracy, Accuracy, *arguments)
+        yield from accuracy_figures(accuracy)
+
+    def _save_distributions(self, into: Path) -> Path | None:
+        if self.bench.llama_cpp is None:
+            return None
+        try:
+            num_windows = self.sizes.num_windows
+            return self.bench.llama_cpp.save_distributions(self.facts.path, sample_text(), into, num_windows)
+        except PeerFailed as error:
+            self.bench.say(str(error))
+            return None
 
 
 def _open_seconds(path: Path) -> tuple[float, float]:

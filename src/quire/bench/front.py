@@ -41,6 +41,7 @@ from quire.types.request import SamplingParams
 
 NUM_FRONT_STREAMS = 256
 PACE = 16_000.0  # tokens a second
+OFFLINE = "LLM.generate"  # what the engine's share is measured against
 NUM_STREAMS, NUM_REQUESTS, NUM_TURNS = 32, 64, 3  # of the share of the engine's speed
 SETTINGS: dict[str, Any] = {
     "max_context": 256,
@@ -152,9 +153,9 @@ def engine_share(model: Path) -> Figure:
         offline.append(run_in_child(offline_rate, float, str(model), prompts)[0])
         with one_model_server(str(model), None, **SETTINGS) as (_, url):
             served.append(asyncio.run(measure_over_http(url, prompts)).output_per_second)
-    note = f"{OWN_TOKENS} tokens in, {OUTPUT_TOKENS} out; the peer is LLM.generate"
-    name = f"{NUM_STREAMS} streams over HTTP"
-    return Figure(name, median(served), "tok/s", at_least_times(0.9), note, median(offline))
+    name, note = f"{NUM_STREAMS} streams over HTTP", f"{OWN_TOKENS} tokens in, {OUTPUT_TOKENS} out"
+    goal, peers = at_least_times(0.9, OFFLINE), {OFFLINE: median(offline)}
+    return Figure(name, median(served), "tok/s", goal, note, peers)
 
 
 def offline_rate(model: str, prompts: tuple[tuple[int, ...], ...]) -> float:

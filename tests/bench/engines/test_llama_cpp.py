@@ -13,8 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from quire.bench.engines.llama_cpp import LlamaCppTools, LlamaServerClient, PeerFailed
-from quire.bench.engines.llama_cpp_build import BUILD, TOOLS, Peer, PeerUnavailable, get_peer
+from quire.bench.engines.llama_cpp import LlamaCppTools, LlamaServerClient
+from quire.bench.engines.llama_cpp_build import BUILD, TOOLS, LlamaCppBuild, get_llama_cpp
+from quire.bench.engines.peer import PeerFailed, PeerUnavailable
 from quire.bench.load.request_result import RequestResult
 from quire.bench.load.session import LoadRequest
 from quire.bench.machine.clock import clock
@@ -23,9 +24,9 @@ pytestmark = pytest.mark.pure
 
 
 @pytest.fixture
-def built(tmp_path: Path) -> Peer:
+def built(tmp_path: Path) -> LlamaCppBuild:
     """Tools that run: each prints its arguments as one JSON string."""
-    peer = Peer(tmp_path / "peers" / f"llama.cpp-{BUILD}")
+    peer = LlamaCppBuild(tmp_path / "peers" / f"llama.cpp-{BUILD}")
     for name in TOOLS:
         tool = peer.tool(name)
         tool.parent.mkdir(parents=True, exist_ok=True)
@@ -36,14 +37,14 @@ def built(tmp_path: Path) -> Peer:
 
 def test_a_built_peer_is_reused(built, tmp_path, capsys):
     messages: list[str] = []
-    assert get_peer(tmp_path, messages.append) == built and messages == []
+    assert get_llama_cpp(tmp_path, messages.append) == built and messages == []
 
 
 def test_without_a_compiler_nothing_is_downloaded_and_the_reason_is_given(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     messages: list[str] = []
     with pytest.raises(PeerUnavailable, match=r"C\+\+ compiler"):
-        get_peer(tmp_path / "home", messages.append)
+        get_llama_cpp(tmp_path / "home", messages.append)
     assert messages == [] and not (tmp_path / "home").exists()
 
 
@@ -51,23 +52,13 @@ def test_tools_that_this_machine_cannot_run_are_not_used(built, tmp_path, monkey
     built.tool("llama-bench").write_bytes(b"\x7fELF of another machine")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PeerUnavailable):
-        get_peer(tmp_path, print)
+        get_llama_cpp(tmp_path, print)
 
 
 def test_the_error_of_a_tool_has_its_message(built):
     assert LlamaCppTools(built, 2).run("llama-bench", "-m", "x") == "-m x\n"
     with pytest.raises(PeerFailed, match="no such model"):
         LlamaCppTools(built, 2).run("llama-bench", "fail")
-
-
-def test_a_model_is_converted_once(built, tmp_path):
-    model = tmp_path / "a.gguf"
-    model.write_bytes(b"12345")
-    built.tool("llama-quantize").write_text('#!/bin/sh\n[ "$4" = Q8_0 ] && cp "$2" "$3"\n')
-    converted = LlamaCppTools(built, 2).convert(model, "q8_0")
-    assert converted == built.formats / "a-5.q8_0.gguf" and converted.read_bytes() == b"12345"
-    built.tool("llama-quantize").unlink()
-    assert LlamaCppTools(built, 2).convert(model, "q8_0") == converted
 
 
 class LlamaServerHandler(BaseHTTPRequestHandler):

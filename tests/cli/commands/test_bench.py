@@ -116,7 +116,7 @@ def test_lists_the_workloads(quire):
 
 def test_runs_a_part_by_its_name(quire):
     done = quire("bench", "cpu", "--nonsense")
-    assert done.returncode == 2 and "--no-peer" in done.stderr
+    assert done.returncode == 2 and "--peers" in done.stderr
 
 
 def test_offline_measures_the_engine_without_http(quire, model_file):

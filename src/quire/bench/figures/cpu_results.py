@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from quire.bench.accuracy.cpu_accuracy import Accuracy
 from quire.bench.accuracy.divergence import NUM_WINDOWS
 from quire.bench.engines.model_facts import ModelFacts
+from quire.bench.engines.peer import PeerRates, StreamsResult
 from quire.bench.engines.single_stream import SingleStream
-from quire.bench.load.stream_loads import StreamResults, StreamSizes
+from quire.bench.load.stream_loads import StreamSizes
 
 
 @dataclass(frozen=True, slots=True)
 class CpuBenchSizes:
-    """How much is measured. The defaults take about ten minutes on two cores, eight of them for the peer."""
+    """How much is measured. The defaults take about twelve minutes on two cores, nine of them for the peers."""
 
-    num_turns: int = 2  # of a single stream; our engine and the peer alternate
+    num_turns: int = 2  # of a single stream; our engine and the peers alternate
     num_repeats: int = 3  # in a turn
     streams: StreamSizes = field(default_factory=StreamSizes)
     num_starts: int = 5
     num_windows: int = NUM_WINDOWS
-    formats: tuple[str, ...] = ("q4_0", "q8_0")  # converted from the file, besides its own
-    with_large: bool = False  # one turn of a model of a billion parameters too
+    formats: tuple[str, ...] = ("q4_0", "q4_1", "q8_0", "bf16")  # of the same model
+    k_formats: tuple[str, ...] = ("q4_k", "q6_k")  # of a random model
 
 
-QUICK = CpuBenchSizes(1, 1, StreamSizes(num_streams=8, num_requests=8, num_cold=1), 1, 2, ("q4_0",))
-
-
-@dataclass(frozen=True, slots=True)
-class PeerRates:
-    """The peer's single stream, in tokens a second."""
-
-    prompt: tuple[float, ...]
-    decode: tuple[float, ...]
+QUICK = CpuBenchSizes(1, 1, StreamSizes(num_streams=8, num_requests=8, num_cold=1), 1, 2, ("q4_0",), ("q4_k",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +34,23 @@ class FormatResult:
 
     facts: ModelFacts
     ours: SingleStream
-    peer: PeerRates | None
+    peers: Mapping[str, PeerRates] = field(default_factory=dict)  # by name
 
 
 @dataclass(frozen=True, slots=True)
-class StreamsResult:
-    """Many streams: their figures, and the engine's peak memory."""
+class StreamsComparison:
+    """Many streams of our engine, and of peers by name."""
 
-    loads: StreamResults
-    peak_bytes: int | None
+    sizes: StreamSizes
+    ours: StreamsResult
+    peers: Mapping[str, StreamsResult] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class CpuResults:
-    """All measurements. The peer's are None where they were not made."""
+class StartResult:
+    """Seconds to the first token of each start, and of reading the file."""
 
-    sizes: CpuBenchSizes
-    formats: tuple[FormatResult, ...]  # the file's own format first
-    open_seconds: float
-    tokenizer_seconds: float
-    streams: StreamsResult
-    peer_streams: StreamsResult | None
-    start_seconds: tuple[float, ...]
-    peer_start_seconds: tuple[float, ...] | None
-    accuracy: Accuracy
+    ours: tuple[float, ...]
+    peers: Mapping[str, tuple[float, ...]]
+    open_file: float
+    make_tokenizer: float

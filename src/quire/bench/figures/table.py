@@ -20,9 +20,10 @@ def format_number(value: float) -> str:
 
 
 def figure_table(figures: Sequence[Figure]) -> str:
-    """Return a table with one row a figure. Empty columns are left out."""
-    heads = ["", "Quire", "peer", "ratio", "goal", "", ""]
-    rows = [_row(figure) for figure in figures]
+    """Return a table with one row a figure, and one column an engine. Empty columns are left out."""
+    peers = list(dict.fromkeys(name for figure in figures for name in figure.peers))
+    heads = ["", "Quire", *peers, "ratio", "goal", "", ""]
+    rows = [_row(figure, peers) for figure in figures]
     used = [column == 0 or any(row[column] for row in rows) for column in range(len(heads))]
     kept = [[cell for cell, is_used in zip(row, used, strict=True) if is_used] for row in (heads, *rows)]
     widths = [max(map(len, column)) for column in zip(*kept, strict=True)]
@@ -30,11 +31,14 @@ def figure_table(figures: Sequence[Figure]) -> str:
     return "\n".join([head, "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines])
 
 
-def _row(figure: Figure) -> list[str]:
-    peer = "" if figure.peer is None else f"{format_number(figure.peer)} {figure.unit}"
+def _row(figure: Figure, peers: Sequence[str]) -> list[str]:
+    def cell(value: float | None) -> str:
+        return "" if value is None else f"{format_number(value)} {figure.unit}"
+
     ratio = "" if figure.ratio is None else format_number(figure.ratio)
     goal = "" if figure.goal is None else str(figure.goal)
-    return [figure.name, f"{format_number(figure.value)} {figure.unit}", peer, ratio, goal, figure.verdict, figure.note]
+    values = (cell(figure.value), *(cell(figure.peers.get(name)) for name in peers))
+    return [figure.name, *values, ratio, goal, figure.verdict, figure.note]
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

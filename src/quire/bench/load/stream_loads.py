@@ -31,21 +31,23 @@ class StreamSizes:
     num_streams: int = 32
     num_requests: int = 64
     num_cold: int = 9  # pairs of `alone` and `cold`, each with new prompts
+    only_unique: bool = False  # the other loads are not measured
 
 
 @dataclass(frozen=True, slots=True)
 class StreamResults:
-    """One engine under all loads. The same index in the two tuples is the same pair."""
+    """One engine under all loads, or under `unique` alone. The same index in the two tuples is the same pair."""
 
     unique: Summary
     alone_seconds: tuple[float, ...]  # to the first token
     cold_seconds: tuple[float, ...]  # to the first token, 99th percentile
-    shared: Summary
+    shared: Summary | None
 
     @property
-    def cold_ratio(self) -> float:
+    def cold_ratio(self) -> float | None:
         """Median over the pairs of `cold` to `alone`; the two of a pair are measured within seconds."""
-        return median(cold / alone for cold, alone in zip(self.cold_seconds, self.alone_seconds, strict=True))
+        ratios = [cold / alone for cold, alone in zip(self.cold_seconds, self.alone_seconds, strict=True)]
+        return median(ratios) if ratios else None
 
 
 async def run_stream_loads(client: EngineClient, words: TokenIds, sizes: StreamSizes) -> StreamResults:
@@ -61,6 +63,8 @@ async def run_stream_loads(client: EngineClient, words: TokenIds, sizes: StreamS
     await run_one(random_prompt(OWN_TOKENS), OUTPUT_TOKENS)  # warm-up
     unique_prompts = [random_prompt(UNIQUE_TOKENS) for _ in range(sizes.num_requests)]
     unique = await closed_loop(client, PromptSet(unique_prompts, sizes.num_streams, OUTPUT_TOKENS))
+    if sizes.only_unique:
+        return StreamResults(unique, (), (), None)
     alone, cold, prefix = [], [], random_prompt(SHARED_TOKENS)
     for _ in range(sizes.num_cold):
         alone.append(await run_one(random_prompt(SHARED_TOKENS + OWN_TOKENS), 1))
