@@ -19,7 +19,7 @@ from quire.ops.batch import Batch, RowPart
 from tests.devices.cuda.emulated.reference import Reference
 from tests.devices.cuda.emulated.rows import emulated
 from tests.devices.cuda.few_rows_toys import property_toy
-from tests.devices.cuda.models import lowered, rms_error
+from tests.devices.cuda.models import kv_tensor, lowered, rms_error
 from tests.models.toys import BLOCK, VOCAB
 
 pytestmark = pytest.mark.device
@@ -70,8 +70,8 @@ def check(program: CudaProgram, lengths: list[int], folder: Path, others: list[I
     order = rng.permutation(LIMITS.num_blocks).reshape(-1, LIMITS.max_blocks).tolist()
     batch = Batch.of([RowPart([int(rng.integers(VOCAB))], n, order[i]) for i, n in enumerate(lengths)], BLOCK)
     for _ in range(2 if lengths == ONE else 1):
-        cache = torch.randn(program.caches.whole.shape).bfloat16()
-        program.caches.whole.copy_(cache)
+        cache = torch.randn(kv_tensor(program.caches).shape).bfloat16()
+        kv_tensor(program.caches).copy_(cache)
         found = program.launch(batch).result().logits
         reference = Reference(cache.clone(), batch)
         exact = reference.run(program.instructions)
@@ -79,7 +79,7 @@ def check(program: CudaProgram, lengths: list[int], folder: Path, others: list[I
         assert found is not None and rms_error(found, exact) <= NO_FARTHER * error
         if others is not None:
             assert rms_error(Reference(cache.clone(), batch).run(others), exact) > NO_FARTHER * error
-        written, expected = (each != cache for each in (program.caches.whole, reference.cache))
+        written, expected = (each != cache for each in (kv_tensor(program.caches), reference.cache))
         assert torch.equal(written.any(-1), expected.any(-1)), "it writes only the newest keys and values"
 
 
