@@ -16,6 +16,7 @@ from quire.devices import base
 from quire.devices.cuda.instructions import Attend, Gate, Instruction
 from quire.devices.cuda.program import CudaProgram
 from quire.ops.batch import Batch, RowPart
+from quire.ops.cache import window_sizes
 from tests.devices.cuda.emulated.reference import Reference
 from tests.devices.cuda.emulated.rows import emulated
 from tests.devices.cuda.few_rows_toys import property_toy
@@ -106,3 +107,41 @@ def test_one_kernel_supports_changed_instructions(name, place, tmp_path):
         for each in unchanged
     ]
     check(program, ONE, tmp_path, unchanged)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+@pytest.mark.parametrize(
+    "name",
+    ["layers with and without a window", pytest.param("a window", marks=pytest.mark.slow)],
+)
+def test_one_kernel_has_the_same_bits_with_window_groups(name, place, tmp_path):
+    """Each layer reads the tables, the slots and the cache of its group. What is behind a window is NaN."""
+    if place != "cpu":
+        pytest.skip("emulation is for the CPU")
+    model, rng, found = property_toy(name).draw(), np.random.default_rng(1), []
+    (window,) = window_sizes(model.graph.caches, 1000)
+    tables, groups = (rng.permutation(n).reshape(len(FOUR), -1) for n in (4 * LIMITS.max_blocks, 4 * 24))
+    tokens = [int(rng.integers(VOCAB)) for _ in FOUR]
+    texts = torch.randn(len(model.graph.caches), len(FOUR), 2, LIMITS.max_blocks, 2, BLOCK, 64).bfloat16()
+    for windows in ((), (base.WindowLimits(window, 4 * 24),)):
+        program = lowered(model, place, replace(LIMITS, windows=windows))
+        program.variants = (emulated(program, tmp_path),)
+        for layer, of_layer in enumerate(texts):
+            is_grouped = program.caches.group_of(layer) > 0
+            for cache, which in zip(program.caches.of(layer), (0, 1), strict=True):
+                cache.fill_(torch.nan)
+                for row, length in enumerate(FOUR):
+                    first = max(0, length + 1 - window) // BLOCK if is_grouped else 0
+                    for at in range(first, -(-length // BLOCK)):
+                        cache[(groups if is_grouped else tables)[row][at]] = of_layer[row, which, at]
+        parts = [
+            RowPart([tokens[row]], length, tables[row].tolist(), windows=[groups[row].tolist() for _ in windows])
+            for row, length in enumerate(FOUR)
+        ]
+        found.append(program.launch(Batch.of(parts, BLOCK)).result().logits)
+        for row, length in enumerate(FOUR):
+            for layer in range(len(texts)):
+                table = groups[row] if program.caches.group_of(layer) else tables[row]
+                newest = [each[table[length // BLOCK], :, length % BLOCK] for each in program.caches.of(layer)]
+                assert all(torch.isfinite(each).all() for each in newest), "the newest key is in its group's slot"
+    assert np.isfinite(found[0]).all() and np.array_equal(*found)
