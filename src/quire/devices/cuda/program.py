@@ -1,7 +1,8 @@
 """A model on a GPU: `launch` starts a step and returns before it has finished.
 
-Everything runs on one stream, so steps take effect in order; the host only waits when a result is collected. A step in
-which every row has one token is replayed from the CUDA graph of its bucket; all others are launched kernel by kernel.
+Everything runs on one stream, so steps take effect in order: a block that is freed and taken again while a step that
+reads it is in flight is written after that. The host only waits when a result is collected. A step in which every row
+has one token is replayed from the CUDA graph of its bucket; all others are launched kernel by kernel.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from quire.devices.base import Limits
 from quire.ops.batch import Batch, Draws
 from quire.types.errors import OutOfDeviceMemory
 
+from . import FACTS
 from .attention import AttendsWide
 from .caches import Caches
 from .capture import Buckets, CapturedStep, GraphKind, capture
@@ -47,7 +49,6 @@ from .variants import InstructionList, Variant, variant_within
 
 logger = logging.getLogger("quire.devices.cuda")
 Array = NDArray[Any]
-IN_FLIGHT = 2
 CAPTURED_AT = 2  # uses: a kind of step that occurs once is not worth the time of a capture
 IDLE_ROWS = 64  # steps of up to this many rows are captured first, in both sampling modes
 IDLE_BYTES = 1 << 30  # free memory below which nothing more is captured in idle time
@@ -80,7 +81,7 @@ class CudaProgram:
     tunes: bool = False  # in idle time
     hosted: HostExperts | None = None  # experts in host memory
     step_bytes: int = 0  # of the values that the largest step holds at once
-    max_in_flight: int = IN_FLIGHT
+    max_in_flight: int = FACTS.steps_in_flight
     _buckets: Buckets = field(init=False)
     num_padded: int = 0  # padding rows computed so far
     _captured: dict[tuple[int, GraphKind], CapturedStep | None] = field(
@@ -103,7 +104,7 @@ class CudaProgram:
         fixed = (2 + num_groups) * aligned(limits.max_tokens) + 8 * aligned(limits.max_logits)
         work = self.work.size(limits.max_tokens, limits.max_rows)
         size = fixed + work + num_groups * limits.max_rows * limits.max_blocks
-        self._staging = [Staging.make(size, limits.max_logits, is_cuda) for _ in range(IN_FLIGHT + 1)]
+        self._staging = [Staging.make(size, limits.max_logits, is_cuda) for _ in range(FACTS.steps_in_flight + 1)]
         self._numbers = torch.zeros(size, dtype=torch.int32, device=self.device)
         self._floats = self._numbers.view(torch.float32)
         self._partials = self._allocate_partials()
