@@ -17,7 +17,7 @@ from quire.runner.cache_plan import (
     cache_bytes,
     context_blocks,
     plan_cache,
-    plan_states,
+    plan_own,
 )
 from quire.runner.memory import ModelMemory, fit_cache, limits_of
 
@@ -104,13 +104,55 @@ def test_blocks_without_bytes_are_enough_for_all_that_can_be_resumed_and_not_end
 
 def test_a_device_with_its_own_memory_has_useful_states_within_a_share_of_it() -> None:
     useful = 3 * 256 + 256 * 8192 // 4096
-    assert plan_states(HYBRID, settings(), None) == CachePlan(HYBRID, 0, num_states=useful)
-    assert plan_states(HYBRID, settings(), GB).num_states == GB // 19_000_000
-    assert plan_states(HYBRID, settings(), -GB).num_states == 2
-    assert plan_states(HYBRID, settings(num_states=9, num_blocks=4), GB) == CachePlan(HYBRID, 4, num_states=9)
-    without_tokens = plan_states(CacheBytes(0, state=1_000_000), settings(max_context=4096), 64_000_000)
+    assert plan_own(HYBRID, settings(), None) == CachePlan(HYBRID, 0, num_states=useful)
+    assert plan_own(HYBRID, settings(), 3 * GB).num_states == GB // 19_000_000
+    assert plan_own(HYBRID, settings(), -GB).num_states == 2
+    assert plan_own(HYBRID, settings(num_states=9, num_blocks=4), GB) == CachePlan(HYBRID, 4, num_states=9)
+    without_tokens = plan_own(CacheBytes(0, state=1_000_000), settings(max_context=4096), 192_000_000)
     assert (without_tokens.num_states, without_tokens.num_blocks) == (64, 64 * 256)
-    assert plan_states(CacheBytes(100), settings(num_states=9), GB) == CachePlan(CacheBytes(100), 0)
+    assert plan_own(CacheBytes(100), settings(num_states=9), GB) == CachePlan(CacheBytes(100), 0)
+
+
+GEMMA = CacheBytes(16 * 10 * 8192, (WindowBytes(1024, 16 * 52 * 8192),))  # of the size of Gemma 3 27B
+WINDOW, STEP = 65, 128
+
+
+def test_a_device_with_its_own_memory_has_two_windows_for_each_row_or_as_many_bytes_as_the_blocks() -> None:
+    few = plan_own(GEMMA, settings(max_context=131072, max_rows=16), 64 * GB, in_flight=2)
+    assert few == CachePlan(GEMMA, 0, (WindowLimits(1024, 2 * STEP + 1 + 2 * 16 * WINDOW),))
+    many = plan_own(GEMMA, settings(max_context=131072), 64 * GB, in_flight=2)
+    assert 31 * GB < many.group_bytes < 34 * GB
+    steps = plan_own(GEMMA, settings(max_context=131072, max_rows=16), 64 * GB, in_flight=1).windows[0].num_blocks
+    assert few.windows[0].num_blocks - steps == STEP, "the tokens of one more step"
+
+
+def test_where_contexts_are_short_windows_are_planned_for_all_texts_that_the_blocks_hold() -> None:
+    plan = plan_own(GEMMA, settings(max_context=8192), 64 * GB, in_flight=2)
+    contexts = (64 * GB - plan.group_bytes) / (512 * GEMMA.tokens)
+    assert contexts * REQUESTS * WINDOW <= plan.windows[0].num_blocks < 1.2 * contexts * REQUESTS * WINDOW
+
+
+@pytest.mark.parametrize("room", [None, -GB, 0, 6 * GB, 12 * GB])
+def test_windows_never_take_more_than_layers_that_keep_all_tokens_of_a_context(room: int | None) -> None:
+    """A model that fits without window groups fits with them."""
+    config = settings(max_context=32768)
+    plan = plan_own(GEMMA, config, room, in_flight=2)
+    one = context_blocks(config)
+    assert plan.windows[0].num_blocks <= max(one, (room or 0) // GEMMA.windows[0].block)
+    assert plan_own(GEMMA, settings(max_context=32768, num_blocks=100), room).windows == (WindowLimits(1024, 100),)
+
+
+def test_two_window_groups_share_what_one_may_take() -> None:
+    sizes = CacheBytes(1000, (WindowBytes(128, 1000), WindowBytes(512, 1000)))
+    plan = plan_own(sizes, settings(max_context=1 << 20, max_rows=2048, max_step_tokens=2048), GB)
+    assert plan.group_bytes < 0.51 * GB
+
+
+def test_a_model_whose_layers_all_have_windows_has_blocks_of_tokens_without_bytes() -> None:
+    config = settings(max_context=32768)
+    plan = plan_own(CacheBytes(0, (WindowBytes(4096, 16 << 17),)), config, 64 * GB, in_flight=2)
+    assert 60 * GB < plan.num_bytes <= 64 * GB
+    assert plan.num_blocks == min(MOST_NODES, plan.windows[0].num_blocks // 257 * context_blocks(config))
 
 
 def test_the_limits_of_a_program_have_the_groups_of_the_plan() -> None:

@@ -55,6 +55,7 @@ class DeviceFacts:
     fused_ops: frozenset[str] = frozenset()  # that it has kernels for, whatever their attributes (graph/passes/fuse.py)
     plan: str | None = None  # the module whose PLAN says how large its buffers of a step are
     frees_windows: bool = False  # layers with a window can have block tables of their own (`Limits.windows`)
+    steps_in_flight: int = 1  # the most that its programs compute at once
     packages: tuple[str, ...] = ()  # Python packages that it needs beside Quire's own
     driver: Path | None = None  # exists where its hardware and driver are; None: every machine has it
     state_grain: int = 1  # it can store a state inside a step after tokens whose number in the text is a multiple of it

@@ -24,7 +24,7 @@ from quire.grammar.compiler import Compiler
 from quire.grammar.grammar import GrammarVocabulary, open_backend
 from quire.models.config import CheckpointSource
 from quire.models.draw import DrawnModel, draw
-from quire.runner.cache_plan import CachePlan, cache_bytes, plan_states
+from quire.runner.cache_plan import CachePlan, cache_bytes, plan_own
 from quire.runner.memory import ModelMemory, buffer_bytes, fit_cache, fixed_bytes, limits_of, with_kv_format
 from quire.runner.runner import Runner
 from quire.scheduler.scheduler import Scheduler
@@ -33,7 +33,6 @@ from quire.weights.checkpoint import Checkpoint, open_checkpoint
 from quire.weights.lowered import LoweredStore
 
 TUNED = "tuned"  # a folder below QUIRE_HOME
-OWN_STATES = 1 / 3  # most of a device's own memory beside the weights that states take: the rest is for blocks
 Progress = Callable[[str, float], None]  # the stage, and seconds since the start
 
 
@@ -139,9 +138,9 @@ def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> tuple[C
     sizes, total = cache_bytes(model.graph.caches, config, facts.frees_windows), facts.memory.total_bytes
     if facts.has_own_memory:  # how many blocks fit is known when the program is made
         room = None
-        if total is not None and sizes.state:
-            room = int((total * config.cache.memory_share - _fixed_bytes(model, config, facts)) * OWN_STATES)
-        plan = plan_states(sizes, config, room)
+        if total is not None and (sizes.state or sizes.windows):
+            room = int(total * config.cache.memory_share) - _fixed_bytes(model, config, facts)
+        plan = plan_own(sizes, config, room, facts.steps_in_flight)
         return replace(config, cache=replace(config.cache, num_blocks=plan.num_blocks or None)), plan
     if total is None:
         sized = config.cache.num_blocks is not None

@@ -120,11 +120,14 @@ class Batch:
         )
 
     def in_window(self, index: int | None) -> Batch:
-        """The batch as the layers of a window group see it: with the slots and tables of that group."""
+        """The batch as the layers of a window group see it: with the slots and tables of that group.
+
+        It has no `groups`: rows that begin with the same blocks of all tokens may have other blocks in a window.
+        """
         if index is None:
             return self
-        group = self.windows[index]
-        return replace(self, slots=group.slots, block_tables=group.block_tables, copies=group.copies)
+        own = self.windows[index]
+        return replace(self, slots=own.slots, block_tables=own.block_tables, copies=own.copies, groups=_no_triples())
 
     def check(self, num_blocks: int, block_tokens: int) -> None:
         """Assert that the arrays are consistent; for tests and for debugging a device."""

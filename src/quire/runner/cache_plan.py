@@ -2,17 +2,20 @@
 
 A request of C tokens holds
     all C tokens          in the layers that keep all of them: the blocks of tokens
-    window + chunk tokens in each window group, at most: the window before a chunk of its prompt, and the chunk
+    window + chunk tokens in each window group, at most: the window before a chunk of its prompt, and the chunk; a
+                          device that computes two steps at once holds two chunks, since a block is released when the
+                          step that read it is over
     one state             in the recurrent layers
 A cached prefix that a request can resume from needs its tokens, a window in each group, and a checkpoint: a state too.
-The number of blocks of tokens is chosen by the budget; `plan_cache` derives the rest from it.
+The number of blocks of tokens is chosen by the budget; `plan_cache` derives the rest from it. A device with memory of
+its own chooses that number when it is lowered, and `plan_own` the rest before.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
 
@@ -24,7 +27,19 @@ from quire.types.formats import KV_FORMATS
 REQUESTS = 4  # running or cached, for each whole context of blocks: few are as long as the longest context
 LEAST_ROWS = 8  # that can run at once if their texts are short, however few blocks there are
 EXTRA_SHARE = 0.25  # of the bytes of the blocks of tokens: what a group may take so that all rows can run
+OWN_STATES = 1 / 3  # most of a device's own memory beside the weights that states take: the rest is for blocks
 MOST_NODES = 1 << 17  # blocks of tokens where no layer stores any: then they only number the nodes of the prefix tree
+
+
+class WindowRule(NamedTuple):
+    """How many blocks a window group may have beyond those of REQUESTS for each context."""
+
+    share: float  # of the bytes of the blocks of tokens
+    per_row: int  # windows that are useful for each row
+    in_flight: int = 1  # steps that are computed at once
+
+
+HOST = WindowRule(EXTRA_SHARE, 1)
 
 
 class WindowBytes(NamedTuple):
@@ -101,11 +116,11 @@ def context_blocks(config: Config) -> int:
     return -(-config.scheduler.max_context // config.cache.block_tokens)
 
 
-def plan_cache(sizes: CacheBytes, config: Config, num_blocks: int) -> CachePlan:
+def plan_cache(sizes: CacheBytes, config: Config, num_blocks: int, rule: WindowRule = HOST) -> CachePlan:
     """Plan the window groups and the states beside so many blocks of tokens."""
     sizes = sizes.within(config.scheduler.max_context)
     contexts, spare = num_blocks / context_blocks(config), int(EXTRA_SHARE * num_blocks * sizes.tokens)
-    windows = tuple(_plan_window(each, config, (num_blocks, contexts, spare)) for each in sizes.windows)
+    windows = plan_windows(sizes, config, num_blocks, rule)
     num_states = 0
     if sizes.state:
         num_rows = max(ceil(REQUESTS * contexts), min(LEAST_ROWS, config.scheduler.max_rows, num_blocks))
@@ -117,14 +132,18 @@ def plan_cache(sizes: CacheBytes, config: Config, num_blocks: int) -> CachePlan:
     return CachePlan(sizes, num_blocks, windows, num_states)
 
 
-def _plan_window(each: WindowBytes, config: Config, blocks: tuple[int, float, int]) -> WindowLimits:
-    """Return the blocks of a window group: a step's tokens, and windows. More than those of tokens are never needed."""
-    num_blocks, contexts, spare = blocks
-    tokens = config.cache.block_tokens
-    step = -(-config.scheduler.max_step_tokens // tokens) + 1  # and one that a head is copied to
-    window = -(-each.window // tokens) + 1  # it begins and ends inside blocks
-    rows = min(config.scheduler.max_rows * window, spare // each.block)
-    return WindowLimits(each.window, min(num_blocks, step + max(ceil(REQUESTS * contexts) * window, rows)))
+def plan_windows(sizes: CacheBytes, config: Config, num_blocks: int, rule: WindowRule) -> tuple[WindowLimits, ...]:
+    """Return the blocks of the window groups: the tokens of steps, and windows. More than those of tokens are never
+    needed."""
+    tokens, requests = config.cache.block_tokens, ceil(REQUESTS * num_blocks / context_blocks(config))
+    step = rule.in_flight * -(-config.scheduler.max_step_tokens // tokens) + 1  # and one that a head is copied to
+    groups = []
+    for each in sizes.windows:
+        window = -(-each.window // tokens) + 1  # it begins and ends inside blocks
+        spare = int(rule.share * num_blocks * sizes.tokens) // each.block
+        rows = min(rule.per_row * config.scheduler.max_rows * window, spare)
+        groups.append(WindowLimits(each.window, min(num_blocks, step + max(requests * window, rows))))
+    return tuple(groups)
 
 
 def useful_states(config: Config, num_blocks: int) -> int:
@@ -135,26 +154,39 @@ def useful_states(config: Config, num_blocks: int) -> int:
     return 3 * config.scheduler.max_rows + inside
 
 
-def plan_states(sizes: CacheBytes, config: Config, num_bytes: int | None) -> CachePlan:
-    """Plan the cache of a device that fills its own memory with blocks: states that are useful, in at most `num_bytes`.
+def plan_own(sizes: CacheBytes, config: Config, room: int | None, in_flight: int = 1) -> CachePlan:
+    """Plan the cache of a device that fills its own memory with blocks of tokens: the states, then the window groups.
 
-    None: the size of its memory is not known.
+    States are as many as are useful, in at most a third of the `room` beside the weights. A window group has two
+    windows for each row, one that it runs with and a cached one, as long as all groups take no more bytes than the
+    blocks of tokens that fit beside them. None: the size of the memory is not known.
     """
-    num_blocks, num_states = config.cache.num_blocks or 0, config.cache.num_states
-    if not sizes.state:
-        return CachePlan(sizes, num_blocks)
-    if num_states is None:
-        num_states = useful_states(config, num_blocks or config.scheduler.max_rows * context_blocks(config))
-        if num_bytes is not None:
-            num_states = max(2, min(num_states, num_bytes // sizes.state))
+    sizes = sizes.within(config.scheduler.max_context)
+    num_blocks, num_states = config.cache.num_blocks or 0, 0
+    if sizes.state:
+        num_states = config.cache.num_states or _own_states(sizes, config, room)
+    rule = WindowRule(1 / max(1, len(sizes.windows)), 2, in_flight)
+    expected = num_blocks
+    if not expected and sizes.windows:
+        rest = 0 if room is None else room - num_states * sizes.state
+        most = max(0, rest // sizes.tokens) if sizes.tokens else MOST_NODES
+        expected = max(context_blocks(config), blocks_within(replace(sizes, state=0), config, rest, most, rule))
+    windows = plan_windows(sizes, config, expected, rule)
     if not sizes.tokens:
-        num_blocks = _free_blocks(config, num_blocks, (), num_states)
-    return CachePlan(sizes, num_blocks, num_states=num_states)
+        num_blocks = _free_blocks(config, num_blocks, windows, num_states)
+    return CachePlan(sizes, num_blocks, windows, num_states)
 
 
-def blocks_within(sizes: CacheBytes, config: Config, num_bytes: int, most: int) -> int:
+def _own_states(sizes: CacheBytes, config: Config, room: int | None) -> int:
+    num_blocks = config.cache.num_blocks or config.scheduler.max_rows * context_blocks(config)
+    useful = useful_states(config, num_blocks)
+    return useful if room is None else max(2, min(useful, int(room * OWN_STATES) // sizes.state))
+
+
+def blocks_within(sizes: CacheBytes, config: Config, num_bytes: int, most: int, rule: WindowRule = HOST) -> int:
     """Return the most blocks of tokens, up to `most`, that fit into these bytes with what is planned beside them."""
-    return bisect_right(range(1, most + 1), num_bytes, key=lambda count: plan_cache(sizes, config, count).num_bytes)
+    counts = range(1, most + 1)
+    return bisect_right(counts, num_bytes, key=lambda count: plan_cache(sizes, config, count, rule).num_bytes)
 
 
 def _free_blocks(config: Config, num_blocks: int, windows: Sequence[WindowLimits], num_states: int) -> int:

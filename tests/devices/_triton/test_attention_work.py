@@ -40,6 +40,16 @@ def planned(batch: Batch, limits: WorkLimits) -> tuple[WorkCounts, WorkViews]:
     return plan_work(batch, limits, views), views
 
 
+def check_hidden(batch: Batch, limits: WorkLimits, members: list[int], row: int, begin: int) -> None:
+    """An item of a layer with a window reads the table of its own row, from the first block that a member sees.
+
+    With fixed chunks it begins earlier, and the kernel leaves out the keys that no member sees.
+    """
+    assert set(batch.row_of_token[members]) == {row}, "what rows share of all tokens, they need not share in a window"
+    spec = PagedKV(1, 8, 8, limits.window, limits.chunk)
+    assert limits.fixed_chunk or begin >= spec.first_visible(int(batch.positions[members].min())) // BLOCK * BLOCK
+
+
 def check(batch: Batch, limits: WorkLimits) -> WorkCounts:
     """Process all items like a kernel, and count which keys every token has seen."""
     counts, views = planned(batch, limits)
@@ -52,6 +62,8 @@ def check(batch: Batch, limits: WorkLimits) -> WorkCounts:
     for items, num_tokens in zip((views.narrow[: counts.narrow], views.wide[: counts.wide]), most, strict=True):
         for first, count, row, begin, end, part in items.tolist():
             assert 0 < count <= num_tokens and begin % BLOCK == 0 and begin < end
+            if limits.hides_keys:
+                check_hidden(batch, limits, views.members[first : first + count].tolist(), row, begin)
             for token in views.members[first : first + count].tolist():
                 own = batch.row_of_token[token]
                 depth = -(-end // BLOCK)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -16,12 +15,10 @@ from quire.graph.graph import Graph
 from quire.graph.interpret import Interpreter
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch, RowPart
-from quire.ops.cache import window_sizes
 from quire.ops.registry import relative_error
 from tests.devices.cpu.programs import HAS_NATIVE
-from tests.devices.cpu.window_texts import UNDEFINED, WindowTexts
-from tests.graph.sketch import DIM, HEAD, HEADS, KV_HEADS, Sketch
-from tests.graph.sketch import VOCAB as SKETCH_VOCAB
+from tests.devices.cpu.window_texts import UNDEFINED, WindowTexts, odd, some_words, with_windows
+from tests.graph.sketch import DIM, HEAD, KV_HEADS, Sketch
 from tests.models.toys import BLOCK, make_toy, some_tokens
 
 pytestmark = [pytest.mark.device, pytest.mark.skipif(not HAS_NATIVE, reason="the extension was not built")]
@@ -34,34 +31,11 @@ TEXTS = {name: some_tokens(count) for name, count in (("a", 230), ("b", 140), ("
 
 def window_limits(graph: Graph, most_new: int, num_texts: int = len(TEXTS)) -> Limits:
     """Groups for all windows of a graph, with no more blocks than so many texts need at once."""
-    needed = {window: num_texts * (-(-(window + most_new) // BLOCK) + 1) for window in window_sizes(graph.caches, 1000)}
-    return replace(PLAIN, windows=tuple(WindowLimits(*each) for each in needed.items()))
+    return with_windows(PLAIN, graph, most_new, num_texts)
 
 
 def lower(graph: Graph, weights: Weights, limits: Limits, *, fuse: bool = True) -> base.Program:
     return base.open("cpu").lower(graph, weights, limits, LoweringOptions(dtype="f32", fuse=fuse))
-
-
-@cache
-def odd() -> Sketch:
-    """Layers with windows, with chunks and without; one that reads the cache of another; latent attention."""
-    s = Sketch()
-    x, table = s.embed(), s.frequencies()
-    for limits in ({"window": 5}, {}, {"window": 150}, {"chunk": 40}, {"window": 150, "chunk": 170}):
-        spec = s.cache(**limits)
-        q, k, v = s.qkv(s.norm(x))
-        x = s.graph.add(x, s.linear(s.attend(s.rope(q, table), s.rope(k, table), v, spec), DIM))
-        if limits.get("window") == 5:
-            late = s.rope(s.linear(s.norm(x), HEADS * HEAD), table)
-            x = s.graph.add(x, s.linear(s.graph.attention_shared(late, spec, scale=0.25), DIM))
-    x = s.graph.add(x, s.latent_attention(s.norm(x), table))
-    s.logits(s.graph.add(x, s.mlp(s.norm(x))))
-    return s
-
-
-def some_words(count: int) -> list[int]:
-    """Tokens of a sketch's vocabulary."""
-    return [token % SKETCH_VOCAB for token in some_tokens(count)]
 
 
 def test_the_facts_say_that_windows_are_freed():

@@ -1,18 +1,53 @@
-"""Texts in a program with window groups: each group has its own pool, and blocks behind a window are used again."""
+"""Texts in a program with window groups: each group has its own pool, and blocks behind a window are used again.
+
+Also the graphs and limits that the tests of several devices use.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
 from quire.devices import base
+from quire.graph.graph import Graph
 from quire.ops.batch import Batch, RowPart
-from tests.models.toys import BLOCK
+from quire.ops.cache import window_sizes
+from tests.graph.sketch import DIM, HEAD, HEADS, VOCAB, Sketch
+from tests.models.toys import BLOCK, some_tokens
 
 UNDEFINED = 2**31 - 1  # what tables say of blocks behind a window: no such block
+
+
+def with_windows(limits: base.Limits, graph: Graph, most_new: int, num_texts: int) -> base.Limits:
+    """Add groups for all windows of a graph, with no more blocks than so many texts need at once."""
+    needed = {window: num_texts * (-(-(window + most_new) // BLOCK) + 1) for window in window_sizes(graph.caches, 1000)}
+    return replace(limits, windows=tuple(base.WindowLimits(*each) for each in needed.items()))
+
+
+@cache
+def odd() -> Sketch:
+    """Layers with windows, with chunks and without; one that reads the cache of another; latent attention."""
+    s = Sketch()
+    x, table = s.embed(), s.frequencies()
+    for limits in ({"window": 5}, {}, {"window": 150}, {"chunk": 40}, {"window": 150, "chunk": 170}):
+        spec = s.cache(**limits)
+        q, k, v = s.qkv(s.norm(x))
+        x = s.graph.add(x, s.linear(s.attend(s.rope(q, table), s.rope(k, table), v, spec), DIM))
+        if limits.get("window") == 5:
+            late = s.rope(s.linear(s.norm(x), HEADS * HEAD), table)
+            x = s.graph.add(x, s.linear(s.graph.attention_shared(late, spec, scale=0.25), DIM))
+    x = s.graph.add(x, s.latent_attention(s.norm(x), table))
+    s.logits(s.graph.add(x, s.mlp(s.norm(x))))
+    return s
+
+
+def some_words(count: int) -> list[int]:
+    """Tokens of a sketch's vocabulary."""
+    return [token % VOCAB for token in some_tokens(count)]
 
 
 class Pool:

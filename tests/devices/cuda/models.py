@@ -11,8 +11,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from quire.devices.base import Device, Limits, LoweringOptions
+from quire.devices.cuda.caches import Caches
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.program import CudaProgram
 from quire.graph.weight import Weight
@@ -21,6 +23,7 @@ from quire.models.draw import DrawnModel
 from quire.models.names import stored_shapes
 from quire.models.registry import all_architectures
 from quire.ops.batch import Batch, Draws, RowPart
+from quire.ops.cache import State
 from tests.engine.driver import Driver
 from tests.models.toys import BLOCK, MemoryCheckpoint, Toy, as_tensors, toy_of
 from tests.ops.encoded_tensor import EncodedTensor
@@ -81,6 +84,14 @@ class CudaDriver(Driver):
 
     def opened(self) -> Device:
         return self._device
+
+
+def kv_tensor(caches: Caches) -> Tensor:
+    """Return the tensor that has K and V of all layers: [layers, 2, blocks, kv_heads, block_tokens, dim]."""
+    paged = [layer for layer, spec in enumerate(caches.specs) if not isinstance(spec, State)]
+    tensor = caches.both_of(paged[0])
+    assert tensor is not None and len(tensor) == len(paged)
+    return tensor
 
 
 @dataclass

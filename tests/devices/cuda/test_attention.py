@@ -25,6 +25,7 @@ from quire.ops import attention as ops
 from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import PagedCache, PagedKV
 from quire.ops.registry import relative_error
+from tests.devices.cuda.models import kv_tensor
 
 pytestmark = pytest.mark.device
 
@@ -228,7 +229,6 @@ def test_attention_without_a_cache_matches_the_reference(place):
 @pytest.mark.parametrize("specs, is_uniform", [(CACHES[:1] * 3, True), (CACHES, False), (CACHES[1:2], False)])
 def test_caches_of_one_shape_are_one_tensor(specs, is_uniform, place):
     caches = Caches(specs, BLOCK, torch.bfloat16, torch.device(place), 4)
-    assert caches.is_uniform == is_uniform
     per_token = sum(spec.values_per_token for spec in specs)
     assert caches.num_bytes == 5 * BLOCK * per_token * 2
     caches.resize(9)
@@ -242,4 +242,4 @@ def test_caches_of_one_shape_are_one_tensor(specs, is_uniform, place):
         k, v = caches.of(layer)
         assert (k == layer + 1).all() and (v == -layer - 1).all()
     if is_uniform:
-        assert tuple(caches.whole.shape) == (3, 2, 10, 2, BLOCK, 32)
+        assert tuple(kv_tensor(caches).shape) == (3, 2, 10, 2, BLOCK, 32)

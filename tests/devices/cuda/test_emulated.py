@@ -13,7 +13,7 @@ from quire.devices import base
 from quire.devices.cuda.program import CudaProgram
 from quire.ops.batch import Batch, RowPart
 from tests.devices.cuda.emulated.rows import emulated
-from tests.devices.cuda.models import lowered, rms_error
+from tests.devices.cuda.models import kv_tensor, lowered, rms_error
 from tests.models.toys import BLOCK, VOCAB, Toy, toy_of
 
 pytestmark = pytest.mark.device
@@ -32,10 +32,10 @@ def toy(heads: int, kv: int, dim: int, kind: str = "LlamaForCausalLM") -> Toy:
 
 def step_of(program: CudaProgram, batch: Batch, cache: Tensor) -> tuple[np.ndarray, Tensor]:
     """Return the logits, and which slots of the cache have changed."""
-    program.caches.whole.copy_(cache)
+    kv_tensor(program.caches).copy_(cache)
     logits = program.launch(batch).result().logits
     assert logits is not None
-    return logits, (program.caches.whole != cache.to(program.caches.whole.dtype)).any(-1)
+    return logits, (kv_tensor(program.caches) != cache.to(kv_tensor(program.caches).dtype)).any(-1)
 
 
 ONE, NINE = [200], [3, 40, 131, 1, 17, 280, 64, 33, 90]  # computed tokens; some rows are split over several blocks
@@ -71,7 +71,7 @@ def test_one_kernel_is_as_close_to_float32_as_several_kernels(shape, quantize, l
     order = rng.permutation(LIMITS.num_blocks).reshape(-1, LIMITS.max_blocks).tolist()
     batch = Batch.of([RowPart([int(rng.integers(VOCAB))], n, order[i]) for i, n in enumerate(lengths)], BLOCK)
     for num_steps in (1, 2):
-        cache = torch.randn(program.caches.whole.shape).bfloat16()
+        cache = torch.randn(kv_tensor(program.caches).shape).bfloat16()
         exact, _ = step_of(exactly, batch, cache)
         plain, there = step_of(same, batch, cache)
         found, here = step_of(program, batch, cache)

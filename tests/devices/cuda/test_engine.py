@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quire.devices.cuda import FACTS
 from quire.types.request import SamplingParams
 from tests.devices.cuda.models import CudaDriver, small
 from tests.devices.interpreted import on_gpu
@@ -95,3 +96,36 @@ def test_host_and_device_sampled_rows_equal_those_of_the_references_at_any_depth
         assert deep.tokens(name) == flat.tokens(name)
         if name != "seeded":  # the device draws in the order of token ids, the host in the order of likelihood
             assert deep.tokens(name) == host.tokens(name)
+
+
+# A window of 7 tokens, and a layer that keeps all of them, with 10 blocks each.
+WINDOWED = {"max_step_tokens": 16, "max_rows": 4, "num_blocks": 10, "max_context": 160}
+
+
+@pytest.mark.slow
+def test_blocks_behind_a_window_are_used_again_while_two_steps_are_in_flight(place):
+    """Prompts in chunks, with more blocks together than the window group has."""
+    toy, counts = small("qwen2-windows"), (75, 50, 60)
+    driver = CudaDriver(place, toy.checkpoint, dtype="f32", deterministic=False, **WINDOWED)
+    num_blocks = driver.core.counters().num_window_blocks
+    assert FACTS.steps_in_flight == 2 and 0 < num_blocks < sum(-(-count // 16) for count in counts)
+    for count in counts:
+        driver.submit(str(count), some_tokens(count), GREEDY)
+    driver.run()
+    for count in counts:
+        assert driver.tokens(str(count)) == toy.expected_greedy(some_tokens(count), 4)
+
+
+def test_a_hit_in_a_model_with_windows_changes_no_bit(place):
+    """The second prompt resumes inside a block: its head is copied in both groups."""
+    prefix, alone = some_tokens(43), CudaDriver(place, small("qwen2-windows").checkpoint, **WINDOWED)
+    alone.submit("it", [*prefix, 5, 9], SCORED)
+    alone.run()
+    driver = CudaDriver(place, small("qwen2-windows").checkpoint, **WINDOWED)
+    driver.submit("first", [*prefix, 7], GREEDY)
+    driver.run()
+    driver.submit("it", [*prefix, 5, 9], SCORED)
+    driver.run()
+    found, expected = driver.records["it", 0], alone.records["it", 0]
+    assert found.num_hit == len(prefix)
+    assert found.tokens == expected.tokens and found.logprobs == expected.logprobs

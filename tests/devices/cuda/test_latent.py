@@ -62,7 +62,7 @@ def test_a_block_of_latents_is_copied_in_every_layer(place):
     specs = [Latent(32, 16), PagedKV(2, 16, 16), Latent(32, 16), Latent(16, 16)]
     caches = Caches(specs, BLOCK, torch.float32, torch.device(place), 4)
     tokens = sum(spec.values_per_token for spec in specs) * 4
-    assert caches.num_bytes == 5 * BLOCK * tokens and not caches.is_uniform
+    assert caches.num_bytes == 5 * BLOCK * tokens and caches.both_of(0) is None
     for layer in (0, 2, 3):
         caches.latents_of(layer)[1] = layer + 1.0
     caches.copy(np.array([[1, 3, 5]], np.int32))

@@ -17,7 +17,7 @@ from quire.devices.cuda import warm_up
 from quire.engine.messages import Cancel
 from quire.models.draw import draw
 from quire.types.request import FinishReason, SamplingParams
-from tests.devices.cuda.models import KINDS, CudaDriver, Texts, lowered, random_llama, rms_error, small
+from tests.devices.cuda.models import KINDS, CudaDriver, Texts, kv_tensor, lowered, random_llama, rms_error, small
 from tests.models.toys import Toy, some_tokens
 
 pytestmark = [pytest.mark.device, pytest.mark.gpu]
@@ -77,7 +77,7 @@ def test_padding_changes_no_bit_of_captured_steps(quantize, place):
         texts = Texts(program)
         texts.step(prompts)
         steps = [texts.step({row: [row + at] for row in range(5)}) for at in range(9)]
-        return np.stack(steps), program.caches.whole[:, :, : program.num_blocks].float().cpu()
+        return np.stack(steps), kv_tensor(program.caches)[:, :, : program.num_blocks].float().cpu()
 
     (captured, kept), (launched, there) = logits(True), logits(False)
     assert np.array_equal(captured, launched) and torch.equal(kept, there)

@@ -13,7 +13,7 @@ from quire.models.draw import draw
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
 from quire.sampling.mask import blank
-from tests.devices.cuda.models import KINDS, Texts, draws_of, lowered, random_llama, small
+from tests.devices.cuda.models import KINDS, Texts, draws_of, kv_tensor, lowered, random_llama, small
 from tests.models.toys import BLOCK, VOCAB, some_tokens
 
 pytestmark = pytest.mark.device
@@ -79,7 +79,7 @@ def test_blocks_are_copied_before_anything_else(place):
     copies = np.array([(texts.blocks(0)[0], texts.blocks(1)[0], 5)], np.int32)
     logits = texts.step({1: PROMPT[5:7]}, 2, copies=copies)
     assert relative_error(logits, small("qwen3").expected_logits(PROMPT[:7])[5:]) <= F32_ERROR
-    moved, kept = (program.caches.whole[:, :, texts.blocks(row)[0]] for row in (1, 0))
+    moved, kept = (kv_tensor(program.caches)[:, :, texts.blocks(row)[0]] for row in (1, 0))
     assert torch.equal(moved[..., :5, :], kept[..., :5, :]) and not torch.equal(moved[..., 7:9, :], kept[..., 7:9, :])
 
 
@@ -96,7 +96,7 @@ def test_rows_read_what_another_row_writes_in_the_same_step(place):
 def test_rows_that_share_blocks_have_the_same_logits_with_and_without_groups(place):
     """Enough rows that their prefix is read once. The cache holds random numbers."""
     program, rows, depth = lowered(small("qwen3").draw(), place, dtype="f32"), 10, 15
-    program.caches.whole.normal_(generator=torch.Generator(place).manual_seed(0))
+    kv_tensor(program.caches).normal_(generator=torch.Generator(place).manual_seed(0))
     parts = [RowPart([5 + row], depth * BLOCK, [*range(depth), depth + row]) for row in range(rows)]
     alone = Batch.of(parts, BLOCK)
     together = replace(alone, groups=np.array([(0, row, depth) for row in range(rows)], np.int32))

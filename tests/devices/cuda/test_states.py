@@ -21,6 +21,7 @@ from quire.ops.cache import PagedKV, State
 from quire.ops.registry import relative_error
 from quire.types.errors import OutOfDeviceMemory, StepFailed
 from tests.devices.cpu.programs import session
+from tests.devices.cuda.models import kv_tensor
 from tests.models.toys import BLOCK, make_toy, some_tokens
 
 pytestmark = pytest.mark.device
@@ -113,11 +114,11 @@ def test_the_kernel_for_few_rows_does_not_take_a_model_with_states(place: str):
 def test_layers_with_states_leave_the_kv_of_the_others_in_one_tensor():
     specs = [State((4, 2)), PagedKV(2, 16, 16), State((3,)), PagedKV(2, 16, 16)]
     caches = Caches(specs, BLOCK, torch.float32, torch.device("cpu"), num_blocks=3, num_states=5)
-    assert caches.is_uniform and caches.whole.shape[0] == 2
+    assert kv_tensor(caches).shape[0] == 2
     assert [caches.index_of(layer) for layer in (1, 3)] == [0, 1]
-    assert caches.of(3)[0].data_ptr() == caches.whole[1, 0].data_ptr()
+    assert caches.of(3)[0].data_ptr() == kv_tensor(caches)[1, 0].data_ptr()
     assert caches.states_of(0).shape == (6, 4, 2) and caches.states_of(2).shape == (6, 3)
-    assert caches.num_bytes == caches.whole.nbytes
+    assert caches.num_bytes == kv_tensor(caches).nbytes
 
 
 def test_states_are_one_for_each_row_unless_the_limits_say_how_many():

@@ -26,7 +26,7 @@ from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import PagedKV
 from tests.devices._triton.paged import Step, Text
 from tests.devices.cuda.emulated.build import Emulated, built
-from tests.devices.cuda.models import lowered
+from tests.devices.cuda.models import kv_tensor, lowered
 from tests.devices.cuda.wide_steps import WideStep
 from tests.models.toys import BLOCK, some_tokens, toy_of
 
@@ -89,7 +89,7 @@ def test_the_emulated_kernel_matches_the_op(heads, texts, num_ctas, place, tmp_p
         pytest.skip("emulation is for the CPU")
     wide = WideStep.of(step_of(heads, texts, 200), place, num_ctas)
     assert wide.counts.wide
-    kernel = EmulatedWide(wide.caches, wide.heads, NUM_PROCESSORS, folder=str(tmp_path))
+    kernel = EmulatedWide(wide.caches, 0, wide.heads, NUM_PROCESSORS, folder=str(tmp_path))
     assert largest_error(wide.attend(kernel), wide.step) <= attention.tolerance["bf16"]
 
 
@@ -124,7 +124,7 @@ def test_prompts_of_a_program_are_as_close_to_float32_as_with_triton(place, tmp_
     exact = logits(lowered(model, place, LIMITS, dtype="f32"))
     program = lowered(model, place, LIMITS)
     plain = np.linalg.norm(logits(program) - exact)
-    emulated = EmulatedWide(program.caches, Heads(8, 2, 64), NUM_PROCESSORS, folder=str(tmp_path))
+    emulated = EmulatedWide(program.caches, 0, Heads(8, 2, 64), NUM_PROCESSORS, folder=str(tmp_path))
     program.wide = recorded = RecordedCalls(emulated)
     assert np.linalg.norm(logits(program) - exact) <= NO_FARTHER * plain
     assert recorded.layers == [0, 1]
@@ -143,7 +143,7 @@ def test_prompts_of_a_program_are_as_close_to_float32_as_with_triton(place, tmp_
 @pytest.mark.parametrize("heads", [(8, 4, 128), (2, 7, 128), (4, 8, 64)])
 def test_it_matches_at_the_sizes_of_real_models(heads, texts, place):
     wide = WideStep.of(step_of(heads, texts, 600), place, 132)
-    kernel = WideAttention.of(wide.caches, wide.heads)
+    kernel = WideAttention.of(wide.caches, 0, wide.heads)
     if kernel is None:
         pytest.skip("it needs Hopper")
     for _ in range(2):  # the second launch must not read state of the first
@@ -152,10 +152,10 @@ def test_it_matches_at_the_sizes_of_real_models(heads, texts, place):
 
 def test_other_caches_and_heads_run_in_triton():
     step = WideStep.of(step_of((1, 4, 128), [Text(0, 20)], 4), "cpu", 1)
-    cache, heads = step.caches.whole, step.heads
+    cache, heads = kv_tensor(step.caches), step.heads
     assert is_supported(cache, heads)
     assert not is_supported(cache.float(), heads)
     assert not is_supported(cache.to(torch.float8_e4m3fn), heads)
     assert not is_supported(cache, heads._replace(dim=80))
     assert not is_supported(cache, heads._replace(num_heads=129))
-    assert WideAttention.of(step.caches, heads) is None, "it is not on a GPU"
+    assert WideAttention.of(step.caches, 0, heads) is None, "it is not on a GPU"

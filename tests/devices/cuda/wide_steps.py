@@ -15,6 +15,7 @@ from quire.devices.cuda.attention import AttendsWide
 from quire.devices.cuda.caches import Caches
 from quire.devices.cuda.instructions import Run
 from tests.devices._triton.paged import Step, planned
+from tests.devices.cuda.models import kv_tensor
 
 LAYERS, LAYER = 3, 1  # other layers are NaN
 
@@ -38,7 +39,7 @@ class WideStep:
             items[:, ROW] *= tables.shape[1]
         num_blocks, block_tokens, _, dim = step.keys.shape
         caches = Caches([step.spec] * LAYERS, block_tokens, torch.bfloat16, torch.device(place), num_blocks)
-        caches.whole.fill_(torch.nan)
+        kv_tensor(caches).fill_(torch.nan)
         for cache, numbers in zip(caches.of(LAYER), (step.keys, step.values), strict=True):
             cache[:-1] = torch.from_numpy(numbers.transpose(0, 2, 1, 3).copy()).to(place, torch.bfloat16)
         where = TokenPlacement(torch.from_numpy(step.batch.positions).to(place), torch.zeros(0, device=place))

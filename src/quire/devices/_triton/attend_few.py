@@ -174,7 +174,7 @@ def _attend_few(
     stop = tl.minimum(end, position)
     top, weight, total = walk(
         query, keys, values, table, blocks(table, begin, stop, BLOCK_TOKENS, BLOCK_N),
-        tl.full([BLOCK_M], 0, tl.int32) + position, None, slope, bias, begin, stop, scale,
+        tl.full([BLOCK_M], 0, tl.int32) + position, None, slope, bias, begin, stop, None, scale,
         KV, DIM, DIM_PADDED, DIM, DIM_PADDED, BLOCK_TOKENS, WINDOW, CHUNK, SOFTCAP, SLOPES, REACH, False,
         BLOCK_M, BLOCK_N,
     )  # fmt: skip

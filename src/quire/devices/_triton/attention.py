@@ -319,7 +319,7 @@ def _attend(
 
     if FIXED_CHUNK == 0:
         top, weight, total = walk(
-            query, keys, values, table, block, position, is_query, slope, bias, begin, end, scale,
+            query, keys, values, table, block, position, is_query, slope, bias, begin, end, None, scale,
             KV_HEADS, KEY_DIM, KEY_PADDED, VALUE_DIM, VALUE_PADDED, BLOCK_TOKENS, WINDOW, CHUNK,
             SOFTCAP, SLOPES, REACH, SPLITS_MASKS, BLOCK_M, BLOCK_N,
         )  # fmt: skip
@@ -327,11 +327,14 @@ def _attend(
         top = tl.full([BLOCK_M], float("-inf"), tl.float32)
         weight = tl.zeros([BLOCK_M], tl.float32)
         total = tl.zeros([BLOCK_M, VALUE_PADDED], tl.float32)
+        first_key = None
+        if WINDOW or CHUNK:
+            first_key = _first_seen(position, is_query, WINDOW, CHUNK)
         for chunk in range(begin, end, FIXED_CHUNK):
             stop = tl.minimum(chunk + FIXED_CHUNK, end)
-            block = blocks(table, chunk, stop, BLOCK_TOKENS, BLOCK_N)
+            block = blocks(table, chunk, stop, BLOCK_TOKENS, BLOCK_N, first_key)
             chunk_top, chunk_weight, chunk_total = walk(
-                query, keys, values, table, block, position, is_query, slope, bias, chunk, stop, scale,
+                query, keys, values, table, block, position, is_query, slope, bias, chunk, stop, first_key, scale,
                 KV_HEADS, KEY_DIM, KEY_PADDED, VALUE_DIM, VALUE_PADDED, BLOCK_TOKENS, WINDOW, CHUNK,
                 SOFTCAP, SLOPES, REACH, False, BLOCK_M, BLOCK_N,
             )  # fmt: skip
@@ -396,6 +399,7 @@ def walk(
     bias,
     begin,
     end,
+    first,
     scale,
     KV_HEADS: tl.constexpr,
     KEY_DIM: tl.constexpr,
@@ -414,7 +418,7 @@ def walk(
 ):
     """Softmax over the keys begin .. end - 1: the largest score [M], the sum of weights [M] and of values [M, dim].
 
-    `block` has the blocks of the first tile.
+    `block` has the blocks of the first tile. Keys before `first` are not loaded; None: all are.
     """
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     # With few queries, warps are laid out along the keys, where a sum needs barriers: each thread sums its own keys.
@@ -428,16 +432,16 @@ def walk(
         for tile in range(begin, masked, BLOCK_N):
             next_block = blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N)
             top, weight, total = _tile(
-                query, keys, values, block, position, slope, bias, tile, end, scale, top, weight, total,
+                query, keys, values, block, position, slope, bias, tile, end, first, scale, top, weight, total,
                 KV_HEADS, KEY_DIM, KEY_PADDED, VALUE_DIM, VALUE_PADDED, BLOCK_TOKENS, WINDOW, CHUNK,
                 SOFTCAP, SLOPES, REACH, False, BLOCK_N,
             )  # fmt: skip
             block = next_block
         block = blocks(table, masked, end, BLOCK_TOKENS, BLOCK_N)
     for tile in range(masked, end, BLOCK_N):
-        next_block = blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N)
+        next_block = blocks(table, tile + BLOCK_N, end, BLOCK_TOKENS, BLOCK_N, first)
         top, weight, total = _tile(
-            query, keys, values, block, position, slope, bias, tile, end, scale, top, weight, total,
+            query, keys, values, block, position, slope, bias, tile, end, first, scale, top, weight, total,
             KV_HEADS, KEY_DIM, KEY_PADDED, VALUE_DIM, VALUE_PADDED, BLOCK_TOKENS, WINDOW, CHUNK,
             SOFTCAP, SLOPES, REACH, True, BLOCK_N,
         )  # fmt: skip
@@ -446,46 +450,37 @@ def walk(
 
 
 @triton.jit
-def blocks(table, tile, end, BLOCK_TOKENS: tl.constexpr, BLOCK_N: tl.constexpr):
+def _first_seen(position, is_query, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
+    """Return the first key that a query of the item sees. The table may have no block for those before it."""
+    least = tl.min(tl.where(is_query, position, 1 << 30), 0)
+    first = least * 0
+    if WINDOW:
+        first = least - WINDOW + 1
+    if CHUNK:
+        first = tl.maximum(first, least // CHUNK * CHUNK)
+    return first
+
+
+@triton.jit
+def blocks(table, tile, end, BLOCK_TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, first=None):
     """Return the block of each key of a tile. Loaded one tile ahead, so that the loads of keys depend on no load of the
     same iteration: Triton's pipeline would start those later."""
     at = tile + tl.arange(0, BLOCK_N)
-    return tl.load(table + at // BLOCK_TOKENS, mask=at < end, other=0)
+    is_there = at < end if first is None else (at < end) & (at >= first)
+    return tl.load(table + at // BLOCK_TOKENS, mask=is_there, other=0)
 
 
 @triton.jit
 def _tile(
-    query,
-    keys,
-    values,
-    block,
-    position,
-    slope,
-    bias,
-    tile,
-    end,
-    scale,
-    top,
-    weight,
-    total,
-    KV_HEADS: tl.constexpr,
-    KEY_DIM: tl.constexpr,
-    KEY_PADDED: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    VALUE_PADDED: tl.constexpr,
-    BLOCK_TOKENS: tl.constexpr,
-    WINDOW: tl.constexpr,
-    CHUNK: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    SLOPES: tl.constexpr,
-    REACH: tl.constexpr,
-    MASKED: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    query, keys, values, block, position, slope, bias, tile, end, first, scale, top, weight, total,
+    KV_HEADS: tl.constexpr, KEY_DIM: tl.constexpr, KEY_PADDED: tl.constexpr, VALUE_DIM: tl.constexpr,
+    VALUE_PADDED: tl.constexpr, BLOCK_TOKENS: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr,
+    SOFTCAP: tl.constexpr, SLOPES: tl.constexpr, REACH: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """Process one more tile of keys."""
     at = tile + tl.arange(0, BLOCK_N)
-    key = _load_tile(keys, block, at, end, KV_HEADS, KEY_DIM, KEY_PADDED, BLOCK_TOKENS, MASKED)
-    value = _load_tile(values, block, at, end, KV_HEADS, VALUE_DIM, VALUE_PADDED, BLOCK_TOKENS, MASKED)
+    key = _load_tile(keys, block, at, end, first, KV_HEADS, KEY_DIM, KEY_PADDED, BLOCK_TOKENS, MASKED)
+    value = _load_tile(values, block, at, end, first, KV_HEADS, VALUE_DIM, VALUE_PADDED, BLOCK_TOKENS, MASKED)
     score = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision="ieee")
     HAS_TERMS: tl.constexpr = SOFTCAP != 0.0 or SLOPES or REACH >= 0
     factor = scale
@@ -517,15 +512,16 @@ def _tile(
 
 @triton.jit
 def _load_tile(
-    cache, block, at, end, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr,
+    cache, block, at, end, first, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Load the keys or values of a tile [N, dim]."""
     dims = tl.arange(0, PADDED)
     slot = block.to(tl.int64) * (KV_HEADS * BLOCK_TOKENS * DIM) + (at % BLOCK_TOKENS) * DIM
     places = slot[:, None] + dims[None, :]
-    if MASKED or DIM != PADDED:  # numbers beyond the end may be NaN, and 0 times NaN is NaN
-        numbers = tl.load(cache + places, mask=(at < end)[:, None] & (dims < DIM)[None, :], other=0.0)
+    if MASKED or DIM != PADDED:  # numbers of no key, beyond the end or before the first, may be NaN: 0 times NaN is NaN
+        is_there = at < end if first is None else (at < end) & (at >= first)
+        numbers = tl.load(cache + places, mask=is_there[:, None] & (dims < DIM)[None, :], other=0.0)
     else:
         numbers = tl.load(cache + places)
     return numbers

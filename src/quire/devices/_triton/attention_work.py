@@ -53,6 +53,11 @@ class AttentionKind(NamedTuple):
         return self.kv_heads * self.group
 
     @property
+    def reach(self) -> int | None:
+        """A query reads no token further back than this, its own included; None: all before it."""
+        return min((size for size in (self.window, self.chunk) if size is not None), default=None)
+
+    @property
     def dim(self) -> int:
         """The size that determines the tiles."""
         return max(self.key_dim, self.value_dim)

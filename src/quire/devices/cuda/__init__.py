@@ -37,6 +37,8 @@ FACTS = DeviceFacts(
         }
     ),
     plan="quire.devices.cuda.plan",
+    frees_windows=True,
+    steps_in_flight=2,
     packages=("torch", "triton"),  # a torch that was built for CPUs alone comes without triton
     driver=Path("/dev/nvidiactl"),
     state_grain=64,  # tokens of a chunk of the scan

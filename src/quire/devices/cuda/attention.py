@@ -94,7 +94,8 @@ class AttendCache:
     def __call__(self, run: Run) -> None:
         q = run.whole(self.value)
         if self.k is not None and self.v is not None:
-            write_kv(run.whole(self.k), run.whole(self.v), run.where.slots, *self.caches.of(self.layer))
+            slots = run.where_in(self.caches.group_of(self.layer)).slots
+            write_kv(run.whole(self.k), run.whole(self.v), slots, *self.caches.of(self.layer))
         out = torch.empty((len(q), self.kind.num_heads * self.kind.value_dim), dtype=q.dtype, device=q.device)
         run.values[self.out] = out
         attend_cache(run, self, q, out)

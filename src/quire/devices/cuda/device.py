@@ -32,7 +32,7 @@ from .inputs import StepSplit
 from .instructions import Attend, Instruction
 from .latent import EXPANDED_TOKENS, AttendLatent
 from .lower import Lowering
-from .plan import most_held_bytes, state_bytes, state_slots
+from .plan import most_held_bytes, state_bytes, state_slots, values_of_blocks
 from .program import CudaProgram
 from .sampler import DeviceSampler
 from .tiles import ProductKey, TileChoice, Tiles, shipped
@@ -143,14 +143,13 @@ class CudaDevice:
         if self.place != "cuda":
             return None
         free, total = torch.cuda.mem_get_info()
-        values = sum(spec.values_per_token for spec in graph.caches) * limits.block_tokens
-        cache = values * DTYPES[limits.kv_dtype].itemsize * (1 + (limits.num_blocks or limits.max_blocks))
-        cache += state_bytes(graph, limits)
+        cache = values_of_blocks(graph, limits) * DTYPES[limits.kv_dtype].itemsize + state_bytes(graph, limits)
         return min(int(total * options.memory_share), free) - HEADROOM - cache - step - WORK_BYTES
 
     def _fitting(self, program: CudaProgram, graph: Graph, limits: Limits, share: float) -> int:
         """Return the KV blocks that fit beside the largest step, which is run once to measure its memory."""
-        if not program.caches.num_bytes:  # blocks take no memory: enough that states run out first
+        size = program.caches.block_bytes
+        if not size:  # blocks take no memory: enough that states run out first
             return max(limits.max_blocks, 1) * max(program.caches.num_states, 1)
         if program.device.type != "cuda":
             return max(limits.max_blocks, 1)
@@ -161,9 +160,8 @@ class CudaDevice:
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
         others = total - free - torch.cuda.memory_reserved()
-        probe = program.caches.num_bytes
+        probe = size * (program.num_blocks + 1)
         available = min(int(total * share), total - others) - (peak - probe) - HEADROOM
-        size = max(probe // (program.num_blocks + 1), 1)
         num_blocks = available // size - 1
         if num_blocks < limits.max_blocks:
             raise DeviceUnavailable(
@@ -202,7 +200,7 @@ def _compile(program: CudaProgram, limits: Limits) -> None:
 
 def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:
     dtype, states = DTYPES[limits.kv_dtype], state_slots(graph, limits)
-    return Caches(graph.caches, limits.block_tokens, dtype, device, num_blocks, states)
+    return Caches(graph.caches, limits.block_tokens, dtype, device, num_blocks, states, limits.windows)
 
 
 def _work(instructions: Sequence[Instruction], caches: Caches, limits: Limits, is_fixed: bool) -> StepSplit:
@@ -210,7 +208,8 @@ def _work(instructions: Sequence[Instruction], caches: Caches, limits: Limits, i
     attends = [each for each in instructions if isinstance(each, Attend | AttendCache | AttendLatent)]
     kinds = {each.kind: each for each in attends}
     attention = {kind: _work_of(each, limits, caches.device, is_fixed) for kind, each in kinds.items()}
-    return StepSplit(attention, StateLimits(caches.num_states, not is_fixed) if caches.num_states else None)
+    states = StateLimits(caches.num_states, not is_fixed) if caches.num_states else None
+    return StepSplit(attention, states, tuple(each.window for each in caches.windows))
 
 
 def _work_of(

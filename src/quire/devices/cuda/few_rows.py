@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from quire.devices._triton.attention_work import AttentionKind
 from quire.devices._triton.rope import RopeTables
 
 from .caches import Caches
@@ -73,18 +74,26 @@ def _parts(shape: ProductShape, tiles: int) -> int:
     return next((parts for parts in (8, 4, 2) if parts * tiles <= WARPS and boxes % parts == 0), 1)
 
 
+class _Work(ctypes.Structure):
+    """The kernel's `Work`."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("items", "num_items", "first_part", "num_parts", "slots", "cache")),
+        ("cache_stride", c_uint64),
+    )
+
+
 class _Step(ctypes.Structure):
     """The kernel's `Step`."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("maps", "layers", "table", "ids", "last_tokens", "normed", "squares", "qkv")),
         *((name, c_void_p) for name in ("attended", "activated", "logits")),
-        ("works", c_void_p * 4 * 2),  # items, num_items, first_part, num_parts
-        *((name, c_void_p) for name in ("positions", "slots", "tables")),
+        ("works", _Work * 2),
+        *((name, c_void_p) for name in ("positions", "tables")),
         ("ropes", c_void_p * 2 * 2),  # cosines, sines
-        *((name, c_void_p) for name in ("cache", "partial_out", "partial_lse", "product_squares", "head_squares")),
+        *((name, c_void_p) for name in ("partial_out", "partial_lse", "product_squares", "head_squares")),
         ("grid_barrier", c_void_p),
-        ("cache_stride", c_uint64),
         ("num_tokens", c_int),
         ("windows", c_int * 2),
         *((name, c_float) for name in ("eps", "head_eps", "post_eps", "scale", "score_cap", "embedding_factor")),
@@ -123,7 +132,7 @@ class FewRows:
         if reason is not None:
             logger.info("steps of few rows run as several kernels: the one kernel does not support %s", reason)
             return None
-        facts = torch.cuda.get_device_properties(caches.whole.device)
+        facts = torch.cuda.get_device_properties(caches.device)
         if facts.major != HOPPER:
             return None
         shared_memory: int = facts.shared_memory_per_block_optin  # type: ignore[attr-defined]
@@ -140,7 +149,7 @@ class FewRows:
 
     def __post_init__(self) -> None:
         self._definitions = definitions = self._constants()
-        device, rows, dim = self.caches.whole.device, MAX_ROWS, definitions["DIM"]
+        device, rows, dim = self.caches.device, MAX_ROWS, definitions["DIM"]
         self._ones = torch.ones(dim, device=device)
         self._ropes = [self._rope(each) for each in self.model.ropes]
         self._maps, self._layers = self._tensor_maps().to(device), self._pointers().to(device)
@@ -195,21 +204,25 @@ class FewRows:
             "last_tokens": run.last_tokens,
             "logits": logits,
             "positions": run.where.positions,
-            "slots": run.where.slots,
             "tables": run.tables,
-            "cache": self.caches.whole,
         }
         step = _Step(**{name: tensor.data_ptr() for name, tensor in tensors.items()}, **self._numbers())
-        step.cache_stride, step.num_tokens = self.caches.whole.stride(1), num_tokens
-        for i, kind in enumerate(self.model.kinds):
-            work = run.work[kind]
-            pointers = (work.narrow, work.counts, work.first_part, work.num_parts)
-            step.works[i][:] = [each.data_ptr() for each in pointers]
+        step.num_tokens = num_tokens
+        for i, (kind, layer) in enumerate(self.model.kinds.items()):
+            step.works[i] = self._work(run, kind, layer)
             step.windows[i] = NO_WINDOW if kind.window is None else kind.window
         for i, rope in enumerate(self._ropes):
             step.ropes[i][:] = [each.data_ptr() for each in rope]
         kernel.launch(config, current_stream(run.ids.device), (step,))
         return logits
+
+    def _work(self, run: Run, kind: AttentionKind, layer: int) -> _Work:
+        """Return the work of a kind of attention, and the cache that its layers are in: that of this one."""
+        work, cache = run.work[kind], self.caches.both_of(layer)
+        assert cache is not None
+        slots = run.where_in(self.caches.group_of(layer)).slots
+        tensors = (work.narrow, work.counts, work.first_part, work.num_parts, slots, cache)
+        return _Work(*(each.data_ptr() for each in tensors), cache.stride(1))
 
     def _rope(self, turns: RopeTables) -> tuple[Tensor, Tensor]:
         """Return cosines and sines; for layers without rope, such that nothing is rotated."""
@@ -255,7 +268,7 @@ class FewRows:
             "KV": heads.kv_heads,
             "HEAD_DIM": heads.dim,
             "PAIRS": self.model.num_pairs,
-            "BLOCK_TOKENS": self.caches.whole.shape[4],
+            "BLOCK_TOKENS": self.caches.block_tokens,
             **self._properties(),
             "QKV_TILES": tiles(qkv),
             "OUT_PROJ_TILES": tiles(down),  # the same rows: their residual stays in the block
@@ -314,9 +327,9 @@ class FewRows:
         if max_tokens not in self._kernels:
             plan = self._memory_plan(max_tokens)
             shared = plan.pop("shared")
-            code = compile_kernel("few_rows", self._definitions | plan, self.caches.whole.device)
+            code = compile_kernel("few_rows", self._definitions | plan, self.caches.device)
             launch = LaunchConfig(self.num_processors, 32 * (WARPS + 2), shared)
-            self._kernels[max_tokens] = Kernel.load(code, "few_rows", shared, self.caches.whole.device), launch
+            self._kernels[max_tokens] = Kernel.load(code, "few_rows", shared, self.caches.device), launch
         return self._kernels[max_tokens]
 
     def _tensor_maps(self) -> Tensor:
@@ -329,7 +342,7 @@ class FewRows:
 
     def _pointers(self) -> Tensor:
         """Return the kernel's `Layer` structs, and one more for the norm before the head."""
-        works, ropes = self.model.kinds, [id(each.cos) for each in self.model.ropes]
+        works, ropes = list(self.model.kinds), [id(each.cos) for each in self.model.ropes]
         rows = []
         for attend, out_proj, gate, down in self.model.layers:
             norms = [norm and norm.weight for norm in (attend.norm, gate.norm)]
@@ -341,7 +354,8 @@ class FewRows:
             tensors += [each.post_norm and each.post_norm.weight for each in (out_proj, down)]
             kinds = works.index(attend.kind) | ropes.index(id(attend.turns.cos)) << 32
             (scale,) = struct.unpack("<I", struct.pack("<f", attend.scale))
-            rows.append([*(0 if each is None else each.data_ptr() for each in tensors), kinds, scale])
+            last = scale | self.caches.index_of(attend.layer) << 32
+            rows.append([*(0 if each is None else each.data_ptr() for each in tensors), kinds, last])
         assert self.model.head.norm is not None
         rows.append([self.model.head.norm.weight.data_ptr(), *[0] * (len(rows[0]) - 1)])
         return torch.tensor(rows, dtype=torch.int64)

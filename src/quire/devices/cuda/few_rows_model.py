@@ -100,9 +100,15 @@ class ModelInstructions(NamedTuple):
         return ALL_HEADS if attend.head_norm.is_wide else EACH_HEAD
 
     @property
-    def kinds(self) -> list[AttentionKind]:
-        """The kinds of attention, which differ in their windows, in the order of their first layers."""
-        return list(dict.fromkeys(layer.attend.kind for layer in self.layers))
+    def kinds(self) -> dict[AttentionKind, int]:
+        """The kinds of attention, which differ in their windows, in the order of their first layers; a cache of each.
+
+        Layers of one kind have caches of one shape and one group: all are in the same tensor.
+        """
+        kinds: dict[AttentionKind, int] = {}
+        for layer in self.layers:
+            kinds.setdefault(layer.attend.kind, layer.attend.layer)
+        return kinds
 
     @property
     def ropes(self) -> list[RopeTables]:
@@ -124,16 +130,28 @@ class ModelInstructions(NamedTuple):
 
     def unsupported(self, caches: Caches) -> str | None:
         """Return what the kernel does not support of the model and its cache. None: it supports all."""
-        if not caches.is_uniform:
-            return "layers whose caches differ"
-        cache, checks = caches.whole, self._checks
-        return next((reason for check in checks for reason in check(cache)), None)
+        return next((reason for check in self._checks for reason in check(caches)), None)
 
     @property
-    def _checks(self) -> tuple[Callable[[Tensor], Iterator[str]], ...]:
-        return self._unknown, self._formats, self._norms, self._heads
+    def _checks(self) -> tuple[Callable[[Caches], Iterator[str]], ...]:
+        return self._caches, self._unknown, self._formats, self._norms, self._heads
 
-    def _unknown(self, cache: Tensor) -> Iterator[str]:
+    def _caches(self, caches: Caches) -> Iterator[str]:
+        """Layers of one kind of attention read one tensor, each at its index there."""
+        indices: dict[int, list[int]] = {}  # of a tensor's layers, in their order
+        tensors: dict[int, Tensor] = {}
+        for layer in (each.attend.layer for each in self.layers):
+            if (tensor := caches.both_of(layer)) is None:
+                yield "keys and values of different sizes"
+                return
+            tensors[id(tensor)] = tensor
+            indices.setdefault(id(tensor), []).append(caches.index_of(layer))
+        if not _agree(each.shape[3:] for each in tensors.values()):
+            yield "layers whose caches differ"
+        if any(found != list(range(len(tensors[each]))) for each, found in indices.items()):
+            yield "layers that do not have one cache each"
+
+    def _unknown(self, caches: Caches) -> Iterator[str]:
         steps: list[Any] = [self.embed, self.head, *(each for layer in self.layers for each in layer)]
         parts = [getattr(each, name, None) for each in steps for name in ("norm", "post_norm", "head_norm", "linear")]
         ropes = [part for layer in self.layers for part in (layer.attend.turns, layer.attend.heads)]
@@ -146,7 +164,7 @@ class ModelInstructions(NamedTuple):
             for name in _other_fields(each):
                 yield f"{type(each).__name__}.{name}"
 
-    def _formats(self, cache: Tensor) -> Iterator[str]:
+    def _formats(self, caches: Caches) -> Iterator[str]:
         linears, head = [each for layer in self.layers for each in layer.linears], self.head.linear
         assert isinstance(head, Linear)
         if len({(each.weight.dtype, each.scale is None) for each in linears} | FORMATS) > len(FORMATS):
@@ -166,7 +184,7 @@ class ModelInstructions(NamedTuple):
             yield "layers with and without biases"
         if biases[0] is not None and biases[0].dtype != torch.bfloat16:
             yield "the format of a bias"
-        if not cache.dtype == self.embed.table.dtype == torch.bfloat16:
+        if not caches.dtype == self.embed.table.dtype == torch.bfloat16:
             yield "the format of the cache or of the embeddings"
         if [layer.gate.linear.is_gate for layer in self.layers] != [True] * len(self.layers):  # type: ignore[attr-defined]
             yield "a gate whose halves are apart"
@@ -176,7 +194,7 @@ class ModelInstructions(NamedTuple):
         if len(kinds) > 1 or not kinds <= set(ACTIVATIONS):
             yield f"the activation {', '.join(sorted(kinds))}"
 
-    def _norms(self, cache: Tensor) -> Iterator[str]:
+    def _norms(self, caches: Caches) -> Iterator[str]:
         before = [norm for layer in self.layers for norm in (layer.attend.norm, layer.gate.norm)]
         after = [each.post_norm for layer in self.layers for each in (layer.out_proj, layer.down)]
         of_heads = [layer.attend.head_norm for layer in self.layers]
@@ -203,7 +221,7 @@ class ModelInstructions(NamedTuple):
         if any(weight.dtype != torch.float32 for weight in weights):
             yield "the format of a norm"
 
-    def _heads(self, cache: Tensor) -> Iterator[str]:
+    def _heads(self, caches: Caches) -> Iterator[str]:
         attends = [layer.attend for layer in self.layers]
         heads = attends[0].heads
         if not _agree(each.heads for each in attends):
@@ -224,10 +242,8 @@ class ModelInstructions(NamedTuple):
             yield "the format of a rope"
         if not _agree(each.softcap for each in attends):
             yield "layers with different softcaps"
-        if [each.layer for each in attends] != list(range(cache.shape[0])):
-            yield "layers that do not have one cache each"
-        if cache.shape[4] % KEYS_AT_ONCE:
-            yield f"cache blocks of {cache.shape[4]} tokens"
+        if caches.block_tokens % KEYS_AT_ONCE:
+            yield f"cache blocks of {caches.block_tokens} tokens"
 
 
 def _agree(values: Iterable[Any]) -> bool:

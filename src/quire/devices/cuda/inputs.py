@@ -1,15 +1,16 @@
 """The input buffer of a step: one buffer, one transfer to the GPU.
 
-    ids T · positions T · slots T · logits_at L · draws 7 × L · attention work, for each kind of layer · states ·
-    block tables
+    ids T · positions T · slots T of each group · logits_at L · draws 7 × L · attention work, for each kind of layer ·
+    states · block tables of each group
 
 A replayed graph reads the same addresses every time, so offsets depend only on the sizes of the step, padded to those
-of its bucket. Block tables come last, because their width changes from step to step.
+of its bucket. Block tables come last, because their width changes from step to step: an attention item has the offset
+of its row's table among those of all groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ from quire.devices._triton.attention_work import (
 )
 from quire.devices._triton.state_work import Chunks, StateLimits, StateRows, StateSizes, cut_rows
 from quire.ops.batch import Batch, Draws
+
+from .caches import ALL_TOKENS
 
 Array = NDArray[Any]
 NO_MASK = NO_ROW = -1
@@ -47,6 +50,11 @@ class StepSplit(NamedTuple):
 
     attention: Mapping[AttentionKind, WorkLimits]
     states: StateLimits | None = None  # None: no layer has states
+    windows: tuple[int, ...] = ()  # reaches of the window groups
+
+    def group_of(self, kind: AttentionKind) -> int:
+        """Return the group whose tables a kind of layers reads: that of all tokens, or 1 + a window group's index."""
+        return 1 + self.windows.index(kind.reach) if kind.reach in self.windows else ALL_TOKENS
 
     def cut(self, batch: Batch) -> Chunks | None:
         """Cut the rows of a step into chunks of states."""
@@ -63,7 +71,7 @@ class Inputs(NamedTuple):
 
     ids: Any
     positions: Any
-    slots: Any
+    slots: tuple[Any, ...]  # of each group
     logits_at: Any
     rows: Any  # of draws: the entry of the table of last tokens
     temperature: Any
@@ -74,13 +82,14 @@ class Inputs(NamedTuple):
     mask_at: Any  # [L] index of an entry's mask; NO_MASK: none
     work: dict[AttentionKind, WorkViews]
     states: StateRows | None
-    tables: Any  # the rest of the buffer
+    tables: Any  # of all groups: the rest of the buffer
 
     @classmethod
     def of(cls, buffer: Any, floats: Any, sizes: StepSizes, limits: StepSplit) -> Inputs:
         """Divide a buffer into views. `floats` is the same buffer as float32."""
-        lengths = [sizes.tokens] * 3 + [sizes.logits] * 8
-        kinds = [buffer] * 5 + [floats, buffer, floats, floats, floats, buffer]
+        num_groups = 1 + len(limits.windows)
+        lengths = [sizes.tokens] * (2 + num_groups) + [sizes.logits] * 8
+        kinds = [buffer] * (4 + num_groups) + [floats, buffer, floats, floats, floats, buffer]
         views: list[Any] = []
         at = 0
         for kind, length in zip(kinds, lengths, strict=True):
@@ -95,37 +104,60 @@ class Inputs(NamedTuple):
         if limits.states is not None:
             states, used = StateRows.of(buffer[at:], StateSizes(sizes.tokens, sizes.rows, sizes.chunks, sizes.scans))
             at += used
-        return cls._make([*views, work, states, buffer[at:]])
+        ids, positions, *others = views
+        slots, draws = tuple(others[:num_groups]), others[num_groups:]
+        return cls._make([ids, positions, slots, *draws, work, states, buffer[at:]])
 
 
 def fill(
-    inputs: Inputs, batch: Batch, limits: StepSplit, chunks: Chunks | None, trash_slot: int
-) -> dict[AttentionKind, WorkCounts]:
-    """Write a step into the host buffer. Padding writes its K and V to `trash_slot`, and samples no tokens.
+    inputs: Inputs, batch: Batch, limits: StepSplit, chunks: Chunks | None, trash_slots: Sequence[int]
+) -> tuple[dict[AttentionKind, WorkCounts], int]:
+    """Write a step into the host buffer. Padding writes its K and V to the `trash_slots`, and samples no tokens.
 
-    Return how much work attention has.
+    Return how much work attention has, and the numbers of all block tables.
     """
+    if len(batch.windows) != len(limits.windows):
+        raise ValueError(f"the step has {len(batch.windows)} window groups, and the program {len(limits.windows)}")
     num_tokens, num_logits = len(batch.token_ids), len(batch.logits_at)
     inputs.ids[:num_tokens] = batch.token_ids
     inputs.positions[:num_tokens] = batch.positions
-    inputs.slots[:num_tokens] = batch.slots
     inputs.logits_at[:num_logits] = batch.logits_at
-    for view, padding in ((inputs.ids, 0), (inputs.positions, 0), (inputs.slots, trash_slot)):
+    for view in (inputs.ids, inputs.positions):
+        view[num_tokens:] = 0
+    for view, slots, padding in zip(inputs.slots, of_groups(batch, "slots"), trash_slots, strict=True):
+        view[:num_tokens] = slots
         view[num_tokens:] = padding
     inputs.logits_at[num_logits:] = 0
     if batch.draws is not None:
         _fill_draws(inputs, batch.draws)
-    height, width = batch.block_tables.shape
-    inputs.tables[: height * width] = batch.block_tables.reshape(-1)
+    begins, end = _fill_tables(inputs.tables, of_groups(batch, "block_tables"))
     counts = {}
     for attention, views in inputs.work.items():
         counts[attention] = count = plan_work(batch, limits.attention[attention], views)
-        views.narrow[: count.narrow, ROW] *= width
-        views.wide[: count.wide, ROW] *= width
+        begin, width = begins[limits.group_of(attention)]
+        for items in (views.narrow[: count.narrow, ROW], views.wide[: count.wide, ROW]):
+            items *= width
+            if begin:
+                items += begin
         views.num_parts[num_tokens:] = 0
     if inputs.states is not None and limits.states is not None and chunks is not None:
         inputs.states.fill(batch, chunks, limits.states.num_states)
-    return counts
+    return counts, end
+
+
+def of_groups(batch: Batch, name: str) -> list[Array]:
+    """Return an array of the step in every group: that of all tokens first."""
+    return [getattr(each, name) for each in (batch, *batch.windows)]
+
+
+def _fill_tables(buffer: Array, tables: Sequence[Array]) -> tuple[list[tuple[int, int]], int]:
+    """Write the block tables [R, B] of all groups, one after another; return where each begins, with B, and the end."""
+    begins, at = [], 0
+    for each in tables:
+        begins.append((at, each.shape[1]))
+        buffer[at : at + each.size] = each.reshape(-1)
+        at += each.size
+    return begins, at
 
 
 def _fill_draws(inputs: Inputs, draws: Draws) -> None:

@@ -27,7 +27,7 @@ from quire.devices._triton.state_work import StateRows
 from quire.devices._triton.stream import Around
 
 from .attention import AttendsWide, attend_cache
-from .caches import Caches
+from .caches import ALL_TOKENS, Caches
 from .linear import Multiplies
 
 MAX_GROUP = BLOCK_M.value  # heads that share a key head, in the attention of few rows
@@ -38,8 +38,8 @@ class Run:
     """One pass over the instructions."""
 
     ids: Tensor  # int32 [T]
-    where: TokenPlacement
-    tables: Tensor  # int32, flat; an item holds the offset of its row's table
+    where: TokenPlacement  # with the slots of layers that keep all tokens
+    tables: Tensor  # int32, flat, of all groups; an item holds the offset of its row's table
     work: dict[AttentionKind, AttentionWork]
     last_tokens: Tensor  # int32 [rows of the device's table]
     logits_at: Tensor | None  # int32 [L]; None: every token
@@ -48,6 +48,7 @@ class Run:
     expands: bool = False  # some rows are whole prompts, for which latent attention expands keys and values
     wide: AttendsWide | None = None  # a kernel for wide items
     states: StateRows | None = None  # of the rows; None: no layer has states
+    windows: tuple[TokenPlacement, ...] = ()  # `where`, with the slots of each window group
     values: dict[int, Any] = field(default_factory=dict)
     pending: dict[int, Product] = field(default_factory=dict)  # products still to be added to a value
     choices: dict[int, RoutingResult] = field(default_factory=dict)  # of experts, by the value that has their numbers
@@ -56,6 +57,10 @@ class Run:
     def is_few(self) -> bool:
         """Whether the step has few rows, one token each, without shared prefixes."""
         return self.is_decode and len(self.ids) <= MAX_ROWS and not any(len(each.wide) for each in self.work.values())
+
+    def where_in(self, group: int) -> TokenPlacement:
+        """Return where tokens are in the caches of a group."""
+        return self.where if group == ALL_TOKENS else self.windows[group - 1]
 
     def whole(self, value: int) -> Tensor:
         """Return a value after adding what is pending."""
@@ -144,17 +149,17 @@ class Attend:
         dtype, norm = run.values[self.value].dtype, self.head_norm
         if norm is not None and norm.is_wide:
             product, norm = norm_all_heads(product, self.heads, norm, dtype), None
-        cache = self.caches.of(self.layer)
+        cache, where = self.caches.of(self.layer), run.where_in(self.caches.group_of(self.layer))
         out = torch.empty((len(run.ids), self.heads.num_heads * self.heads.dim), dtype=dtype, device=run.ids.device)
         run.values[self.out] = out
         if run.is_few and self.fixed_chunk is None and self.kind.group <= MAX_GROUP:
             attend_few(
-                product, self.heads, self.turns, run.where, cache, run.tables.view(-1, 1), run.work[self.kind],
+                product, self.heads, self.turns, where, cache, run.tables.view(-1, 1), run.work[self.kind],
                 self.linear.scratch.arrived, out, scale=self.scale, terms=self.terms, window=self.window,
                 chunk=self.chunk, norm=norm,
             )  # fmt: skip
             return
-        q = rope_write(product, self.heads, self.turns, run.where, cache, norm, dtype)
+        q = rope_write(product, self.heads, self.turns, where, cache, norm, dtype)
         attend_cache(run, self, q, out)
 
 

@@ -6,7 +6,7 @@ from quire.devices._triton.state_work import CHUNK
 from quire.devices.base import Limits, LoweringOptions
 from quire.graph.graph import Graph, Node, Value
 from quire.graph.weight import Weights
-from quire.ops.cache import State
+from quire.ops.cache import State, cache_groups
 
 from . import ACTIVATIONS, FP8
 from .expert_sizes import count_bytes, grouping_bytes, is_few, most_tiles, tile_height
@@ -25,6 +25,15 @@ def state_bytes(graph: Graph, limits: Limits) -> int:
     """Return the bytes of all states, with the one for padding of every layer."""
     sizes = (spec.num_bytes for spec in graph.caches if isinstance(spec, State))
     return (1 + state_slots(graph, limits)) * sum(sizes)
+
+
+def values_of_blocks(graph: Graph, limits: Limits) -> int:
+    """Return the numbers of all KV blocks, with one for padding in each group; of all tokens at least a context's."""
+    groups = cache_groups(graph.caches, [each.window for each in limits.windows])
+    counts = [limits.num_blocks or limits.max_blocks, *(each.num_blocks for each in limits.windows)]
+    members = [groups.tokens, *(each.caches for each in groups.windows)]
+    per_token = (sum(graph.caches[layer].values_per_token for layer in layers) for layers in members)
+    return limits.block_tokens * sum(values * (1 + count) for values, count in zip(per_token, counts, strict=True))
 
 
 def most_held_bytes(graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int:

@@ -1,7 +1,8 @@
 """A model on a GPU: `launch` starts a step and returns before it has finished.
 
-Everything runs on one stream, so steps take effect in order; the host only waits when a result is collected. A step in
-which every row has one token is replayed from the CUDA graph of its bucket; all others are launched kernel by kernel.
+Everything runs on one stream, so steps take effect in order: a block that is freed and taken again while a step that
+reads it is in flight is written after that. The host only waits when a result is collected. A step in which every row
+has one token is replayed from the CUDA graph of its bucket; all others are launched kernel by kernel.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from quire.devices.base import Limits
 from quire.ops.batch import Batch, Draws
 from quire.types.errors import OutOfDeviceMemory
 
+from . import FACTS
 from .attention import AttendsWide
 from .caches import Caches
 from .capture import Buckets, CapturedStep, GraphKind, capture
 from .experts import Experts
 from .host_experts import HostExperts
-from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, StepSplit, fill
+from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, StepSplit, fill, of_groups
 from .instructions import AddProduct, Attend, Gate, Head, Instruction, Run
 from .int4 import Int4Linear
 from .latent import AttendLatent
@@ -47,7 +49,6 @@ from .variants import InstructionList, Variant, variant_within
 
 logger = logging.getLogger("quire.devices.cuda")
 Array = NDArray[Any]
-IN_FLIGHT = 2
 CAPTURED_AT = 2  # uses: a kind of step that occurs once is not worth the time of a capture
 IDLE_ROWS = 64  # steps of up to this many rows are captured first, in both sampling modes
 IDLE_BYTES = 1 << 30  # free memory below which nothing more is captured in idle time
@@ -80,7 +81,7 @@ class CudaProgram:
     tunes: bool = False  # in idle time
     hosted: HostExperts | None = None  # experts in host memory
     step_bytes: int = 0  # of the values that the largest step holds at once
-    max_in_flight: int = IN_FLIGHT
+    max_in_flight: int = FACTS.steps_in_flight
     _buckets: Buckets = field(init=False)
     num_padded: int = 0  # padding rows computed so far
     _captured: dict[tuple[int, GraphKind], CapturedStep | None] = field(
@@ -99,10 +100,11 @@ class CudaProgram:
     def __post_init__(self) -> None:
         limits, is_cuda = self.limits, self.device.type == "cuda"
         self._buckets = Buckets(limits.max_rows)
-        fixed = 3 * aligned(limits.max_tokens) + 8 * aligned(limits.max_logits)
+        num_groups = 1 + len(self.work.windows)
+        fixed = (2 + num_groups) * aligned(limits.max_tokens) + 8 * aligned(limits.max_logits)
         work = self.work.size(limits.max_tokens, limits.max_rows)
-        size = fixed + work + limits.max_rows * limits.max_blocks
-        self._staging = [Staging.make(size, limits.max_logits, is_cuda) for _ in range(IN_FLIGHT + 1)]
+        size = fixed + work + num_groups * limits.max_rows * limits.max_blocks
+        self._staging = [Staging.make(size, limits.max_logits, is_cuda) for _ in range(FACTS.steps_in_flight + 1)]
         self._numbers = torch.zeros(size, dtype=torch.int32, device=self.device)
         self._floats = self._numbers.view(torch.float32)
         self._partials = self._allocate_partials()
@@ -111,7 +113,7 @@ class CudaProgram:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of the KV cache, without the one for padding."""
+        """Blocks of all tokens, without the one for padding."""
         return self.caches.num_blocks
 
     def _allocate_partials(self) -> dict[AttentionKind, tuple[Tensor, Tensor]]:
@@ -173,8 +175,9 @@ class CudaProgram:
             padded = sizes if captured is None else StepSizes(*[captured.num_rows] * 3)
             self.num_padded += padded.tokens - sizes.tokens
             inputs, counts = self._send(batch, padded, staging)
-            if len(batch.copies):
-                self.caches.copy(batch.copies)
+            for group, copies in enumerate(of_groups(batch, "copies")):
+                if len(copies):
+                    self.caches.copy(copies, group)
             if captured is not None:
                 host_logits = self._host_logits(batch, captured.logits)
                 logits: Tensor | None = captured.replay()
@@ -261,8 +264,8 @@ class CudaProgram:
             padded = padded._replace(chunks=len(chunks.chunks), scans=len(chunks.scans))
         numbers = staging.numbers.numpy()
         host = Inputs.of(numbers, numbers.view(np.float32), padded, work)
-        counts = fill(host, batch, work, chunks, self._trash_slot)
-        used = len(numbers) - len(host.tables) + batch.block_tables.size
+        counts, num_tables = fill(host, batch, work, chunks, self.caches.trash_slots)
+        used = len(numbers) - len(host.tables) + num_tables
         self._numbers[:used].copy_(staging.numbers[:used], non_blocking=True)
         return Inputs.of(self._numbers, self._floats, padded, work), counts
 
@@ -328,9 +331,9 @@ class CudaProgram:
             kind: AttentionWork.of(views, counts[kind].narrow, counts[kind].wide, self._partials[kind])
             for kind, views in inputs.work.items()
         }
-        where = TokenPlacement(inputs.positions, inputs.slots)
+        where, *windows = (TokenPlacement(inputs.positions, slots) for slots in inputs.slots)
         at = inputs.logits_at if sizes.logits != sizes.tokens else None
-        run = Run(inputs.ids, where, inputs.tables, work, self.sampler.last_tokens, at)
+        run = Run(inputs.ids, where, inputs.tables, work, self.sampler.last_tokens, at, windows=tuple(windows))
         run.merges = any(each.partials for each in counts.values())
         run.is_decode = sizes.tokens == sizes.rows
         run.expands = any(each.has_expanded for each in counts.values())
@@ -366,7 +369,8 @@ class CudaProgram:
         work = self._work_of(padded)
         inputs = Inputs.of(self._numbers, self._floats, padded, work)
         self._numbers.zero_()
-        inputs.slots.fill_(self._trash_slot)
+        for slots, trash in zip(inputs.slots, self.caches.trash_slots, strict=True):
+            slots.fill_(trash)
         inputs.rows.fill_(NO_ROW)
         inputs.mask_at.fill_(NO_MASK)
         if inputs.states is not None:
@@ -389,8 +393,3 @@ class CudaProgram:
             return logits
 
         return capture(whole, self._stream, self._pool, num_rows)
-
-    @property
-    def _trash_slot(self) -> int:
-        """The slot that padding writes to, after the last block."""
-        return self.num_blocks * self.limits.block_tokens

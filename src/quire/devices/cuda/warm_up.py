@@ -56,7 +56,9 @@ def _step(rows: Sequence[tuple[int, int]], limits: Limits, temperature: float = 
     """Return a step of rows with (computed, new) tokens. All rows write to the same blocks and to the state for
     padding, which are never read."""
     blocks = list(range(max(-(-(computed + new) // limits.block_tokens) for computed, new in rows)))
-    batch = Batch.of([RowPart([0] * new, computed, blocks) for computed, new in rows], limits.block_tokens)
+    windows = [[block % each.num_blocks for block in blocks] for each in limits.windows]
+    parts = [RowPart([0] * new, computed, blocks, windows=windows) for computed, new in rows]
+    batch = Batch.of(parts, limits.block_tokens)
     count = len(rows)
     numbers = np.zeros(count, np.float32)
     draws = Draws(

@@ -53,6 +53,7 @@ class WideAttention:
     """The kernel for one cache, and heads of one shape."""
 
     caches: Caches
+    layer: int  # any that the kernel computes: the KV of all of them is in one tensor
     heads: Heads
     num_processors: int
     _wide: _Wide = field(init=False)  # of the last launch
@@ -67,23 +68,23 @@ class WideAttention:
         """
         attends = [each for each in instructions if isinstance(each, Attend | AttendCache)]
         plain = [each for each in attends if each.fixed_chunk is None and each.terms.is_plain]
-        kinds = {each.kind for each in plain if each.kind.window is None and each.kind.chunk is None}
-        if len(kinds) != 1 or not caches.is_uniform:
+        kinds = {each.kind: each.layer for each in plain if each.kind.reach is None}
+        if len(kinds) != 1:
             return None
-        kv_heads, group, dim, *_ = kinds.pop()
-        return cls.of(caches, Heads(kv_heads * group, kv_heads, dim))
+        (((kv_heads, group, dim, *_), layer),) = kinds.items()
+        return cls.of(caches, layer, Heads(kv_heads * group, kv_heads, dim))
 
     @classmethod
-    def of(cls, caches: Caches, heads: Heads) -> WideAttention | None:
-        """Build the kernel. None: it does not support these heads, this cache or this GPU."""
-        device = caches.device
-        if device.type != "cuda" or not is_supported(caches.whole, heads):
+    def of(cls, caches: Caches, layer: int, heads: Heads) -> WideAttention | None:
+        """Build the kernel. None: it does not support these heads, this layer's cache or this GPU."""
+        device, cache = caches.device, caches.both_of(layer)
+        if device.type != "cuda" or cache is None or not is_supported(cache, heads):
             return None
         facts = torch.cuda.get_device_properties(device)
         if facts.major != HOPPER:
             return None
         try:
-            return cls(caches, heads, facts.multi_processor_count)
+            return cls(caches, layer, heads, facts.multi_processor_count)
         except (CudaError, OSError, AttributeError) as error:  # AttributeError: the driver is too old
             logger.warning("attention of prompts runs in Triton: %s", error)
             return None
@@ -110,12 +111,12 @@ class WideAttention:
     @property
     def _definitions(self) -> dict[str, int]:
         num_heads, kv_heads, dim = self.heads
-        group, block_tokens = num_heads // kv_heads, self.caches.whole.shape[4]
-        return {"DIM": dim, "KV": kv_heads, "GROUP": group, "BLOCK_TOKENS": block_tokens}
+        return {"DIM": dim, "KV": kv_heads, "GROUP": num_heads // kv_heads, "BLOCK_TOKENS": self.caches.block_tokens}
 
     def __call__(self, run: Run, layer: int, q: Tensor, out: Tensor, scale: float) -> None:
         """Compute all wide items of a layer. q and out [T, heads, dim] are those of `attend`."""
-        wide, whole, work = self._wide, self.caches.whole, run.work[self.kind]
+        wide, whole, work = self._wide, self.caches.both_of(self.layer), run.work[self.kind]
+        assert whole is not None
         if self._encoded != (whole.data_ptr(), whole.numel()):
             ctypes.memmove(ctypes.byref(wide), self._encode(whole), MAP_BYTES)
             self._encoded = whole.data_ptr(), whole.numel()

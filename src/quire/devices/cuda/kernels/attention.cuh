@@ -230,10 +230,10 @@ __device__ void prepare_queries(const Step& step, const Block& block, const Laye
   sync_block();
   const bool is_newest = item.has_newest();
   if (is_newest && threadIdx.x < HEAD_DIM) {
-    const int slot = step.slots[item.token];
+    const int slot = attention.work.slots[item.token];
     const u64 at = place_in_cache(slot / BLOCK_TOKENS, head, slot % BLOCK_TOKENS) + threadIdx.x;
     keys[at] = to_bf16(block.scratch[AT_KEY + threadIdx.x]);
-    keys[at + step.cache_stride] = to_bf16(block.scratch[AT_VALUE + threadIdx.x]);
+    keys[at + attention.work.cache_stride] = to_bf16(block.scratch[AT_VALUE + threadIdx.x]);
   }
   if (block.warp >= WARPS - 8) {  // the newest key is not read from the cache
     const int which = block.warp - (WARPS - 8);
@@ -324,7 +324,7 @@ __device__ void prefetch_keys(const Step& step, const Block& block, const LayerA
       const u16* from = keys_at(step, item, keys, begin);
       for (int line = block.lane * 64; line < 16 * HEAD_DIM; line += 32 * 64) {
         prefetch_line(from + line);
-        prefetch_line(from + step.cache_stride + line);
+        prefetch_line(from + attention.work.cache_stride + line);
       }
     }
   }
@@ -344,7 +344,7 @@ __device__ void walk(const Step& step, const Block& block, const LayerAttention&
     for (int part = 0; part < LOADS / LOADS_AT_ONCE; ++part) {
       Keys some;
       some.load(from + part * LOADS_AT_ONCE * 32, block.lane);
-      if (part == 0) values.load(from + step.cache_stride + first_dim, last - begin, 0, block.lane);
+      if (part == 0) values.load(from + attention.work.cache_stride + first_dim, last - begin, 0, block.lane);
       some.score(scores, block, part);
     }
 #pragma unroll
@@ -372,7 +372,7 @@ __device__ void walk(const Step& step, const Block& block, const LayerAttention&
     const u32 first = transposed(bf16_pair(scores[0], scores[1])), second = transposed(bf16_pair(scores[2], scores[3]));
 #pragma unroll
     for (int eighth = 0; eighth < OUTPUTS / 4; ++eighth) {
-      if (eighth > 0) values.load(from + step.cache_stride + first_dim, last - begin, eighth, block.lane);
+      if (eighth > 0) values.load(from + attention.work.cache_stride + first_dim, last - begin, eighth, block.lane);
       values.add(running.total + 4 * eighth, first, second);
     }
   }

@@ -63,8 +63,8 @@ __device__ void compute_all(const Step& step, Block& block) {
 #pragma unroll 1
   for (int i = 0; i < LAYERS; ++i) {
     const Layer& layer = step.layers[i];
-    u16* keys = step.cache + 2 * i * step.cache_stride;
     const LayerAttention attention(step, block, layer);
+    u16* keys = attention.work.cache + 2 * (WORKS == 1 ? i : layer.cache) * attention.work.cache_stride;
     prefetch_keys(step, block, attention, keys);
     ++block.tag;
     product<Qkv, HALF>(step, block, {layer.qkv_scale, nullptr, nullptr, layer.qkv_bias, step.head_squares});

@@ -71,15 +71,18 @@ struct Layer {
   const float* down_norm;
   u32 work, rope;               // indices into the step's; with one, not read
   float scale;                  // of scores; with HAS_LAYER_SCALES
-  u32 unused;
+  u32 cache;                    // its index in the cache of its work; with one work, that of the layer
 };
 
-// How attention of a step is split: the same for all layers with one window.
+// How attention of a step is split, and where keys are: the same for all layers with one window.
 struct Work {
   const int* items;        // token, count, offset of the block table, begin, end, part
   const int* num_items;
   const int* first_part;
   const int* num_parts;
+  const int* slots;        // of the tokens
+  u16* cache;              // [layers, 2, blocks, KV, BLOCK_TOKENS, HEAD_DIM]; works may have the same
+  u64 cache_stride;        // numbers between K and V of a layer
 };
 
 struct Rope {
@@ -102,16 +105,13 @@ struct Step {
   // attention
   Work works[2];           // the first WORKS are used
   const int* positions;
-  const int* slots;
-  const int* tables;
+  const int* tables;       // of all works
   Rope ropes[2];           // the first ROPES are used
-  u16* cache;              // [LAYERS, 2, blocks, KV, BLOCK_TOKENS, HEAD_DIM]
   u64* partial_out;        // [parts, HEADS, HEAD_DIM], with tags
   u64* partial_lse;        // [parts, HEADS], with tags
   u64* product_squares;    // with HAS_POST_NORM: [2, TOKENS, Down::GROUPS], with tags
   u64* head_squares;       // with ALL_HEADS: [TOKENS, 2, Qkv::GROUPS] of q and of k, with tags
   u32* grid_barrier;       // two zeros, before and after the step; and the number of steps so far
-  u64 cache_stride;        // numbers between K and V of a layer
   int num_tokens;
   int windows[2];          // of works; with HAS_WINDOW
   float eps;
