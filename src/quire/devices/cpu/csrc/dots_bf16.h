@@ -61,5 +61,5 @@ inline void bf16_tile(const Matrix &m, size_t apart, const uint8_t *w, const flo
                 for (int i = 0; i < N; ++i) sums[s][i] = _mm512_dpbf16_ps(sums[s][i], columns, each_pair(x[i] + k));
             }
     }
-    for (int i = 0; i < N; ++i) _mm512_storeu_ps(out + 2 * LANES * i, _mm512_add_ps(sums[0][i], sums[1][i]));
+    for (int i = 0; i < N; ++i) _mm512_storeu_ps(out + COLUMNS * i, _mm512_add_ps(sums[0][i], sums[1][i]));
 }
