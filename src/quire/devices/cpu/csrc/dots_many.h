@@ -73,7 +73,8 @@ inline void add_block(const UnpackedBlock<F> (&w)[P], const QuantRows &xq, const
             float *to = out + COLUMNS * i + 2 * LANES * p;
             F8x2 sum = fma(dots[i][p] * w[p].scale, set1<F8x2>(*x.scale), load<F8x2>(to));
             if constexpr (f.has_minimum && f.parts == 2) {
-                const F8x2 both = fma(w[p].minima[0], set1<F8x2>(x.halves[0]), w[p].minima[1] * set1<F8x2>(x.halves[1]));
+                const F8x2 second = w[p].minima[1] * set1<F8x2>(x.halves[1]);
+                const F8x2 both = fma(w[p].minima[0], set1<F8x2>(x.halves[0]), second);  // exact
                 sum = fma(both * w[p].minimum, set1<F8x2>(*x.scale), sum);
             } else if constexpr (has_constant(f)) {
                 sum = fma(w[p].minimum, set1<F8x2>(*x.sum), sum);
@@ -107,7 +108,8 @@ template <Format F, int P>
                       load_rows<F8x2>(f.has_minimum ? floats + LANES : floats, apart[p], false), parts, apart[p]);
         }
         int i = 0;
-        for (; i + TOGETHER <= count; i += TOGETHER) add_block<F, P, TOGETHER>(w, a.xq, at + i, block, out + COLUMNS * i);
+        for (; i + TOGETHER <= count; i += TOGETHER)
+            add_block<F, P, TOGETHER>(w, a.xq, at + i, block, out + COLUMNS * i);
         for (; i < count; ++i) add_block<F, P, 1>(w, a.xq, at + i, block, out + COLUMNS * i);
     }
 }

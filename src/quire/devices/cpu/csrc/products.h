@@ -168,6 +168,12 @@ inline void some_tokens(const Matrix &m, int panel, const Operand &a, int token,
             return panel + 2 < m.num_panels() ? many_tokens<F, 2>(m, panel, a, token, count, out)
                                               : many_tokens<F, 1>(m, panel, a, token, count, out);
 #endif
+#if QUIRE_AVX512_BF16
+    if constexpr (F == Format::BF16)
+        if (count > 2 * IN_STREAM)  // rounding and sums in memory cost as much as they save before
+            return panel + 2 < m.num_panels() ? bf16_many<2>(m, panel, a, token, count, out)
+                                              : bf16_many<1>(m, panel, a, token, count, out);
+#endif
     constexpr int most = !is_quantized(F) || WIDEST > LANES ? 8 : PANELS == 2 ? 5 : 4;
     for (; count >= most; count -= most, token += most, out += most * COLUMNS) tile<F, most>(m, panel, a, token, out);
     for (; count >= 4; count -= 4, token += 4, out += 4 * COLUMNS) tile<F, 4>(m, panel, a, token, out);
