@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from quire.advisor.comparison import read_comparison
 from quire.advisor.hardware import PRESETS
 from quire.advisor.html_report import html_report
 from quire.advisor.json_report import advice_json
-from quire.advisor.model_shape import PRECISIONS, PUBLISHED, SAME_SHAPES
+from quire.advisor.model_shape import PRECISIONS, PUBLISHED, SAME_SHAPES, AttentionLayers
 from quire.advisor.model_sources import name_to_serve
 from quire.advisor.planning import AdviceRequest, advise_on_trace
 from quire.advisor.roofline import Roofline
@@ -327,6 +327,13 @@ def test_notes_list_the_assumptions():
     lines = [{"logger": "quire.access", "time": f"2026-01-01T00:00:0{at}", "prompt_tokens": 100} for at in range(5)]
     notes = " ".join(advice(lines).notes)
     assert "no prompts" in notes and "answers are not in the trace" in notes
+
+
+@pytest.mark.parametrize("different", [{"state_bytes": 10_000}, {"attention": (AttentionLayers(512, 4, 1024),)}])
+def test_a_note_says_that_checkpoints_and_windows_are_not_simulated(different: dict) -> None:
+    lines = [traces.line(at * 1.0, [*range(20)], 5) for at in range(4)]
+    assert any("checkpoints and windows" in note for note in advice(lines, replace(SMOL, **different)).notes)
+    assert not any("checkpoints" in note for note in advice(lines).notes)
 
 
 def test_a_trace_of_refused_requests_is_an_error():

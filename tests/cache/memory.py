@@ -18,13 +18,14 @@ class Memory:
         self.windows = windows
         self.tokens: dict[tuple[int, int, int], Text] = {}  # group, block, offset
         self.states: dict[int, Text] = {}
-        self.uncommitted: set[tuple[int, int]] = set()  # group, block: written by steps in flight
+        self.uncommitted: set[tuple[int, int, int]] = set()  # group, block, offset: written by steps in flight
 
     def begin(self, lease: Lease, text: Text) -> int:
         """Do the copies of a lease's first step; return the slot that its state is read from."""
         for group, copy in enumerate([lease.copy, *(window.copy for window in lease.windows)]):
             if copy is not None:
-                assert (group, copy.source) not in self.uncommitted, "a block is copied before it is computed"
+                copied = {(group, copy.source, offset) for offset in range(copy.num_tokens)}
+                assert copied.isdisjoint(self.uncommitted), "a block's head is copied before it is computed"
                 self.copy(group, copy)
         if lease.state is None:
             return NO_SLOT
@@ -49,7 +50,7 @@ class Memory:
             for position in range(start, end):
                 place, offset = divmod(position, self.block_tokens)
                 self.tokens[group, table[place], offset] = text[: position + 1]
-                self.uncommitted.add((group, table[place]))
+                self.uncommitted.add((group, table[place], offset))
 
     def advance(self, source: int, target: int, text: Text, start: int, end: int) -> None:
         """Check the state that a step reads, and write the one after it."""
@@ -58,8 +59,9 @@ class Memory:
 
     def commit(self, lease: Lease, start: int, end: int) -> None:
         for group, table in enumerate([lease.blocks, *(window.blocks for window in lease.windows)]):
-            for place in range(start // self.block_tokens, -(-end // self.block_tokens)):
-                self.uncommitted.discard((group, table[place]))
+            for position in range(start, end):
+                place, offset = divmod(position, self.block_tokens)
+                self.uncommitted.discard((group, table[place], offset))
 
     def lose(self, lease: Lease, start: int, end: int) -> None:
         """Destroy what a failed step should have written."""

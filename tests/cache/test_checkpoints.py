@@ -115,6 +115,75 @@ def test_a_live_state_whose_position_is_unknown_or_not_computed_is_freed():
     cache.check()
 
 
+def running(cache: KVCache, prompt: array[int]) -> Lease:
+    """Start a request and compute its prompt in one step."""
+    lease = begin(cache, prompt)
+    cache.take_saves(lease, lease.num_hit, len(prompt), 0.0)
+    cache.seal(lease, prompt, len(prompt), 0.0)
+    cache.check()
+    return lease
+
+
+@pytest.mark.parametrize("num_tokens", [3, 11])
+def test_a_checkpoint_inside_a_block_is_found_while_the_block_is_written(num_tokens: int):
+    cache, text = make_cache(), tokens(*range(num_tokens))
+    lease = running(cache, text)
+    hit = cache.match(text, KEY, num_tokens - 1)
+    assert hit.num_tokens == num_tokens - 1 and hit.source == lease.blocks[-1]
+    follower = begin(cache, text)
+    assert follower.copy is not None and follower.copy[:2] == (lease.blocks[-1], follower.blocks[-1])
+    text.extend((50, 51))
+    assert cache.extend(lease, len(text), 0.0)
+    cache.seal(lease, text, len(text), 0.0)
+    cache.check()
+    assert cache.match(tokens(*text, 1), KEY).depth == len(text) // 4 * 4, "only whole blocks and heads are in the tree"
+    assert cache.match(tokens(*text, 1), KEY).num_tokens == num_tokens - 1
+    cache.release(lease, text, len(text), 0.0, state_at=len(text))
+    cache.check()
+    assert cache.match(tokens(*text, 1), KEY).num_tokens == len(text)
+
+
+def test_a_head_leaves_the_tree_when_its_block_is_filled_like_another():
+    cache, text = make_cache(), tokens(*range(8))
+    short, long = begin(cache, text[:7]), begin(cache, text)
+    for lease, end in ((short, 7), (long, 7)):  # the second one has computed all of its tokens but one
+        cache.take_saves(lease, 0, end, 0.0)
+        cache.seal(lease, text, end, 0.0)
+        cache.check()
+    assert short.blocks[1] in cache._tree and long.blocks[1] in cache._tree
+    cache.seal(long, text, 8, 0.0)
+    cache.seal(short, text, 8, 0.0)
+    cache.check()
+    assert short.path[1] == long.blocks[1] and short.blocks[1] not in cache._tree
+    assert [cache.match(tokens(*range(end), 30), KEY).num_tokens for end in (5, 6, 7)] == [0, 6, 7]
+
+
+def test_a_request_that_leaves_the_tree_inside_a_block_stores_a_longer_head_step_by_step():
+    cache, text = make_cache(), tokens(1, 2, 3)
+    lease = running(cache, text[:2])
+    assert cache.want(lease, 3)
+    text.extend((4,))
+    assert cache.extend(lease, 3, 0.0) and [at for at, _ in cache.take_saves(lease, 2, 3, 0.0)] == [3]
+    cache.seal(lease, text, 3, 0.0)
+    cache.check()
+    assert cache.match(tokens(1, 9), KEY).num_tokens == 1 and cache.match(tokens(1, 2, 3, 9), KEY).num_tokens == 3
+    cache.release(lease, text, 3, 0.0)
+    assert cache.stats().num_cached == 1 and cache.stats().columns.num_checkpoints == 2
+    cache.check()
+
+
+def test_a_head_is_not_kept_beside_a_block_that_begins_with_its_tokens():
+    cache = make_cache()
+    lease = running(cache, tokens(1, 2))
+    serve(cache, tokens(1, 2, 3, 4))
+    assert cache.stats().num_cached == 1 and lease.blocks[0] in cache._tree
+    assert cache.extend(lease, 3, 0.0)
+    cache.release(lease, tokens(1, 2, 3), 3, 0.0, state_at=3)
+    assert cache.stats().num_cached == 1 and cache.stats().num_free == 63
+    assert cache.match(tokens(1, 2, 3, 9), KEY).num_tokens == 3
+    cache.check()
+
+
 def test_checkpoints_are_evicted_by_last_use():
     cache = make_cache(num_states=3)
     for start in (0, 20):
@@ -263,6 +332,8 @@ def test_events_build_a_copy_of_the_checkpoints():
     for start in (0, 20, 40):
         serve(cache, tokens(*range(start, start + 9)))
     serve(cache, tokens(*range(40, 49), 1))
+    text = tokens(*range(60, 67))
+    cache.release(running(cache, text), tokens(*text, 1), 7, 0.0, state_at=7)  # a head, and then more of its block
     events = cache.history.since(0)
     assert events is not None and any(isinstance(event, CheckpointRemoved) for event in events)
     present: set[tuple[int, int]] = set()

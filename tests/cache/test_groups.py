@@ -61,6 +61,7 @@ class Request:
         self.computed = self.scheduled = lease.num_hit
         self.has_begun = self.has_ended = False
         self.promises: list[Promise] = []
+        self.saved: list[int] = []  # positions of states that are saved by steps in flight
 
     def array(self) -> array[int]:
         return array("I", self.text)
@@ -157,6 +158,7 @@ class GroupsAgainstMemory(RuleBasedStateMachine):
         for position, slot in saves:
             assert start < position <= end
             self.memory.states[slot] = request.text[:position]
+            request.saved.append(position)
         request.scheduled = end
 
     def run(self, request: Request, start: int, end: int) -> None:
@@ -183,6 +185,10 @@ class GroupsAgainstMemory(RuleBasedStateMachine):
         self.cache.seal(request.lease, request.array(), request.computed, self.now)
         self.cache.fulfil(request.promises)
         request.promises.clear()
+        if not request.lease.is_private:
+            states = self.stored()[1]
+            assert all((request.lease.key, request.text[:position]) in states for position in request.saved)
+        request.saved.clear()
 
     @rule(request=requests)
     def fail(self, request: Request) -> None:

@@ -6,6 +6,7 @@ from array import array
 
 import pytest
 
+from quire.cache.checkpoints import CheckpointSpacing
 from quire.cache.kv_cache import KVCache, Lease
 from quire.cache.radix import NO_BLOCK
 from quire.types.events import BlockRemoved, BlockStored
@@ -110,14 +111,49 @@ def test_blocks_that_fell_behind_a_window_are_evicted_first():
     assert cache.match(tokens(*range(4), 1), KEY).num_tokens == 0
 
 
+def test_a_long_text_evicts_its_own_blocks_before_the_windows_of_others():
+    cache = make_cache(num_window_blocks=10)
+    for start in (0, 100):
+        serve(cache, tokens(*range(start, start + 12)))
+    serve(cache, tokens(*range(200, 260)))  # 15 blocks
+    for start, end in ((0, 12), (100, 112), (200, 260)):
+        assert cache.match(tokens(*range(start, end), 1), KEY).num_tokens == end - start
+
+
+def test_the_window_where_two_prompts_part_is_kept():
+    cache = make_cache(num_window_blocks=16)
+    resumed = []
+    for suffix in range(1, 5):
+        resumed.append(serve(cache, tokens(*range(24), *range(100 * suffix, 100 * suffix + 17))))
+        serve(cache, tokens(*range(1000 * suffix, 1000 * suffix + 80)))  # passes more blocks than there are
+    assert resumed == [0, 0, 24, 24]
+
+
+def test_windows_are_kept_at_regular_distances():
+    cache = KVCache(64, 4, windows=[(WINDOW, 16)], spacing=CheckpointSpacing(every=32))
+    serve(cache, tokens(*range(100)))
+    serve(cache, tokens(*range(200, 240)))
+    hits = [cache.match(tokens(*range(end), 999), KEY).num_tokens for end in (22, 32, 50, 64, 90, 96, 100)]
+    assert hits == [0, 32, 32, 64, 64, 96, 100]
+
+
+def test_a_cold_block_that_is_used_again_is_evicted_like_others():
+    cache = make_cache(num_window_blocks=14)
+    serve(cache, tokens(*range(40)))
+    assert serve(cache, tokens(*range(20), 100)) == 20  # its window was passed, and not yet evicted
+    serve(cache, tokens(*range(200, 260)))
+    assert cache.match(tokens(*range(20), 999), KEY).num_tokens == 20
+
+
 def test_a_recomputed_block_is_stored_again_and_the_tree_keeps_its_node():
     cache = make_cache(num_window_blocks=5)
     serve(cache, tokens(*range(12)))
-    serve(cache, tokens(*range(50, 70)))
+    for start in (50, 80):
+        serve(cache, tokens(*range(start, start + 20)))
     assert cache.match(tokens(*range(12), 1), KEY)[:2] == ([], 0)
     assert serve(cache, tokens(*range(12), 1)) == 0
     assert cache.match(tokens(*range(12), 1), KEY).num_tokens == 13
-    assert cache.stats().num_cached == 3 + 5 + 1
+    assert cache.stats().num_cached == 3 + 2 * 5 + 1
 
 
 def test_an_earlier_hit_is_not_used_after_a_window_block_was_evicted():
@@ -132,8 +168,8 @@ def test_an_earlier_hit_is_not_used_after_a_window_block_was_evicted():
 
 def test_a_request_waits_for_one_that_computes_window_blocks_again():
     cache, prompt = make_cache(num_window_blocks=5), tokens(*range(12))
-    serve(cache, prompt)
-    serve(cache, tokens(*range(50, 70)))
+    for text in (prompt, tokens(*range(50, 70)), tokens(*range(80, 100))):
+        serve(cache, text)
     leader = begin(cache, prompt)
     assert leader.num_hit == 0 and cache.match(prompt, KEY, 11).leader is leader
 

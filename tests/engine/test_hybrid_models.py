@@ -76,23 +76,21 @@ def test_many_at_once_generate_what_transformers_does(driver: HybridDriver) -> N
             assert driver.records[f"{turn} {len(text)}", 0].num_hit == (len(text) - 1 if turn else 0)
 
 
-def assert_hits_of_a_shared_prefix(
-    driver: HybridDriver, other: HybridDriver, prefix: list[int], num_suffixes: int, every: int
-) -> None:
+def assert_hits_of_a_shared_prefix(driver: HybridDriver, prefix: list[int], num_suffixes: int, every: int) -> None:
     """Serve prompts with this prefix, one after another. From the third on, only their suffixes are computed.
 
-    `other` serves each `every`th prompt without a hit.
+    In between, each `every`th prompt is served without a hit: other texts, as long, share the memory.
     """
     for n in range(num_suffixes):
         prompt = [*prefix, n, *some_tokens(7 + n)]
         warm = driver.answer(f"warm {n}", prompt)
         assert warm.num_hit >= len(prefix) if n > 1 else n or not warm.num_hit
         if n % every == 0:
-            assert said(warm) == said(other.cold(f"suffix {n}", prompt))
+            assert said(warm) == said(driver.cold(f"suffix {n}", prompt))
 
 
 def test_a_shared_prefix_is_computed_twice_at_most_and_hits_change_no_bit(driver: HybridDriver) -> None:
-    assert_hits_of_a_shared_prefix(driver, driver, some_tokens(403), 5, every=1)
+    assert_hits_of_a_shared_prefix(driver, some_tokens(403), 5, every=1)
 
 
 @pytest.mark.slow
@@ -100,8 +98,8 @@ def test_a_shared_prefix_is_computed_twice_at_most_and_hits_change_no_bit(driver
 def test_40_prompts_share_5000_tokens(case: str) -> None:
     toy = toy_of(CASES[case].kind, {**CASES[case].changes, "max_position_embeddings": 8192}, seed=1)
     settings = {"max_context": 8192, "num_blocks": 4000, "max_step_tokens": 512}
-    driver, other = (HybridDriver(case, checkpoint=toy.checkpoint, **settings) for _ in range(2))
-    assert_hits_of_a_shared_prefix(driver, other, some_tokens(5000), 40, every=8)
+    driver = HybridDriver(case, checkpoint=toy.checkpoint, **settings)
+    assert_hits_of_a_shared_prefix(driver, some_tokens(5000), 40, every=8)
 
 
 def test_a_conversation_computes_each_token_once(driver: HybridDriver) -> None:
@@ -124,6 +122,35 @@ def test_samples_of_one_prompt_share_its_computation(driver: HybridDriver) -> No
     assert len(set(map(tuple, samples))) > 1
     driver.cold("n", prompt, sampling)
     assert [driver.tokens("cold n", sample) for sample in range(3)] == samples
+
+
+@pytest.mark.parametrize("length", [3, 89])
+def test_a_prompt_beside_an_equal_one_computes_its_last_token(driver: HybridDriver, length: int) -> None:
+    """Also if the prompt ends inside a block, which the running request goes on filling."""
+    prompt, salt = [length, *some_tokens(length - 1)], CacheKey(salt="beside")
+    before = driver.core.counters().computed_tokens
+    driver.submit("running", prompt, GREEDY, cache=salt)
+    while not driver.records["running", 0].tokens:
+        driver.step()
+    driver.submit("beside", prompt, SCORED, cache=salt)
+    driver.submit("longer", [*prompt, 5, 6], SCORED, cache=salt)
+    driver.run()
+    if driver.case == "gemma3":  # without states, a block is found once it is full
+        assert driver.records["beside", 0].num_hit == length // 16 * 16
+    else:
+        assert driver.records["beside", 0].num_hit == driver.records["longer", 0].num_hit == length - 1
+        assert driver.core.counters().computed_tokens - before <= length + 24 + (1 + 10) + (3 + 10)
+    assert said(driver.records["beside", 0]) == said(driver.cold("beside alone", prompt))
+    assert said(driver.records["longer", 0]) == said(driver.cold("longer alone", [*prompt, 5, 6]))
+
+
+def test_samples_start_in_the_step_after_that_of_their_prompt() -> None:
+    driver, most = HybridDriver("lfm2"), 0
+    driver.submit("n", some_tokens(39), SamplingParams(n=3, max_tokens=8, seed=5, ignore_eos=True))
+    while not all(driver.records["n", sample].tokens for sample in range(3)):
+        driver.step()
+        most = max(len(driver.records["n", sample].tokens) for sample in range(3))
+    assert most <= 3, "the first sample is not far ahead"
 
 
 def test_a_cancelled_request_leaves_a_prefix_that_can_be_used(driver: HybridDriver) -> None:

@@ -72,6 +72,12 @@ def test_every_planned_request_has_a_state_and_a_checkpoint() -> None:
     assert plan_cache(small, settings(checkpoint_every=0), 4096).num_states == 3 * 256
 
 
+@pytest.mark.parametrize("num_blocks, max_rows, num_rows", [(100, 256, 8), (100, 3, 3), (2, 256, 2)])
+def test_beside_few_blocks_there_are_states_for_several_rows(num_blocks: int, max_rows: int, num_rows: int) -> None:
+    config = settings(max_rows=max_rows, max_context=131072)
+    assert plan_cache(HYBRID, config, num_blocks).num_states == 2 * num_rows
+
+
 def test_blocks_windows_and_states_share_one_budget() -> None:
     sizes = CacheBytes(1000, (WindowBytes(512, 5000),), state=300_000)
     config = settings()

@@ -112,17 +112,56 @@ def test_the_samples_of_a_request_start_when_the_first_one_ends_early() -> None:
     assert simulator.device.num_computed == 50 + 2
 
 
-@pytest.mark.parametrize("num_tokens, waits", [(23, False), (24, True), (123, True)])
-def test_a_request_waits_for_a_checkpoint_if_that_is_faster_than_computing_its_prompt(
-    num_tokens: int, waits: bool
-) -> None:
-    """It is found once its block is full: at once if the prompt fills it, else after the first token of the answer."""
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("num_tokens", [3, 16, 50])
+def test_the_samples_of_a_request_start_right_after_the_step_of_its_prompt(num_tokens: int, depth: int) -> None:
+    simulator, prompt = small(depth=depth), tuple(range(num_tokens))
+    simulator.run([(0.0, request("a", prompt, 12, n=4))])
+    num_parts = [len(plan.parts) for plan in simulator.plans]
+    assert num_parts[: depth + 1] == [1] * depth + [4], "its state is known when the result of its step has arrived"
+    assert simulator.device.num_computed == num_tokens + 3 + 4 * 11
+    for sample in range(4):
+        assert simulator.records["a", sample].tokens == expected_output(prompt, 12, sample)
+
+
+@pytest.mark.parametrize("num_tokens, waits", [(4, False), (5, True), (23, True), (24, True), (123, True)])
+def test_a_request_waits_for_a_checkpoint_that_is_worth_a_block_of_tokens(num_tokens: int, waits: bool) -> None:
     simulator = small(max_step_tokens=128)
     for name in "ab":
         simulator.submit(request(name, range(num_tokens), 12))
     simulator.run()
     assert simulator.device.num_computed == (num_tokens + 1 if waits else 2 * num_tokens) + 2 * 11
     assert (simulator.records["b", 0].num_hit == num_tokens - 1) is waits
+
+
+@pytest.mark.parametrize("groups", [Groups(num_states=40), Groups(((6, 60),), num_states=40)], ids=["states", "window"])
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("num_tokens", [2, 3, 23, 24, 41])
+def test_a_prompt_equal_to_that_of_a_running_request_is_found_up_to_its_last_token(
+    num_tokens: int, depth: int, groups: Groups
+) -> None:
+    simulator = Simulator(CONFIG, 200, block_tokens=4, depth=depth, groups=groups)
+    simulator.checks = True
+    simulator.submit(request("a", range(num_tokens), 20))
+    for _ in range(depth + 1):
+        simulator.step()
+    simulator.submit(request("equal", range(num_tokens), 9))
+    simulator.submit(request("longer", (*range(num_tokens), 7, 8, 9), 9))
+    simulator.run()
+    for name in ("equal", "longer"):
+        assert simulator.records[name, 0].num_hit == num_tokens - 1
+    assert simulator.records["longer", 0].tokens == expected_output((*range(num_tokens), 7, 8, 9), 9)
+    assert simulator.device.num_computed == num_tokens + 19 + 1 + 8 + 4 + 8
+
+
+def test_a_request_waits_for_the_last_block_of_a_prompt_in_flight() -> None:
+    simulator = small(max_step_tokens=32, depth=2)
+    simulator.submit(request("a", range(62), 9))
+    for _ in range(2):
+        simulator.step()  # the first half is in the tree, without a checkpoint
+    simulator.submit(request("b", range(62), 9))
+    simulator.run()
+    assert simulator.records["b", 0].num_hit == 61 and simulator.device.num_computed == 62 + 8 + 9
 
 
 def test_no_request_waits_for_a_checkpoint_that_is_not_made() -> None:

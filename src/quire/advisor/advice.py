@@ -149,6 +149,11 @@ def _notes(
         notes.append(f"Hit rates by cache size: of the busiest {len(replayed.calls):,} of {count:,} requests.")
     if not memory.is_enough:
         notes.append("The model does not fit: the times are those of a device with just enough memory.")
+    if memory.state_bytes or memory.window_bytes:
+        notes.append(
+            "Some layers keep a state or only the last tokens. Their checkpoints and windows are not simulated: every "
+            "prompt resumes where its cached prefix ends. Real hit rates may be lower, and times longer."
+        )
     if served.num_refused:
         notes.append(f"{served.num_refused} requests exceed the context and were left out of the simulation.")
     return notes

@@ -3,9 +3,10 @@
 The number of blocks in use can change at any time. Blocks beyond it are retired: free blocks first, then cached ones in
 the order of eviction. Held blocks are never taken: they are retired after they are released.
 
-Only leaves are evicted: first those whose time to live has passed, then by pin rank, then the least recently used. The
-order is a heap of packed integers, rank | last use | block. Entries are never searched for: when a block's rank or last
-use changes, a new entry is pushed, and an outdated one is dropped when it is popped. Every operation is O(log n).
+Only leaves are evicted: first those whose time to live has passed, then those released as cold, then by pin rank, then
+the least recently used. The order is a heap of packed integers, rank | last use | block. Entries are never searched
+for: when a block's rank or last use changes, a new entry is pushed, and an outdated one is dropped when it is popped.
+Every operation is O(log n).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Protocol
 
 from quire.cache.radix import NO_BLOCK
 
-EXPIRED, UNPINNED = 0, 1  # ranks; a pin of rank r has UNPINNED + r
+EXPIRED, COLD, UNPINNED = 0, 1, 2  # ranks; a pin of rank r has UNPINNED + r
 BLOCK_BITS, USE_BITS = 32, 64
 
 
@@ -157,11 +158,19 @@ class BlockPool:
                 self._free.append(block)
                 continue
             self._used[block] = self._last_use
-            if self._rank[block] == EXPIRED:  # used after its pin had expired: unpinned from now on
+            if self._rank[block] < UNPINNED:  # used after its pin had expired, or while it was cold
                 self._rank[block] = UNPINNED
             if block in self._ttls:
                 self._renew(block, now)
             if storage.is_leaf(block):
+                self._push(block)
+
+    def release_cold(self, blocks: Sequence[int], now: float) -> None:
+        """Release blocks that are unlikely to be used again: without holds and pins they are evicted before others."""
+        self.release(blocks, now)
+        for block in blocks:
+            if self._rank[block] == UNPINNED and self._is_evictable(block):
+                self._rank[block] = COLD
                 self._push(block)
 
     def pin(self, block: int, rank: int, ttl: float | None, now: float) -> None:

@@ -108,6 +108,12 @@ class Checkpoints:
         self._history.record_checkpoint_stored(tree.node(node), position)
         return True
 
+    def record_stored(self, node: int) -> None:
+        """Record the checkpoints that events name by this node."""
+        for slot in self.inside(node):
+            if self._places[slot].node == node:
+                self._history.record_checkpoint_stored(self._tree.node(node), self._places[slot].position)
+
     def drop(self, node: int) -> None:
         """Free the checkpoints in a block that is removed from the tree, but for those that other blocks share."""
         heads = self._heads.get(self._tree.parent_node(node))
@@ -162,6 +168,8 @@ class Checkpoints:
         if position <= state.planned or lease.is_private:
             return False
         state.wanted = sorted([*state.wanted, position])
+        for window in lease.windows:
+            window.resume_points += (position,)
         return True
 
     def take_saves(self, lease: Lease, start: int, end: int, now: float) -> list[tuple[int, int]]:

@@ -34,8 +34,14 @@ class Columns:
     """Window groups and checkpoints. Only the cache and its parts call it."""
 
     def __init__(
-        self, tree: PrefixTree, nodes: BlockPool, windows: tuple[WindowColumn, ...], states: Checkpoints | None
+        self,
+        tree: PrefixTree,
+        nodes: BlockPool,
+        windows: tuple[WindowColumn, ...],
+        states: Checkpoints | None,
+        every: int,
     ) -> None:
+        self._every = every  # tokens between two positions of a long text where it can be resumed
         self._tree = tree
         self._nodes = nodes
         self.windows = windows
@@ -110,6 +116,9 @@ class Columns:
                 self._copy_head(group, lease.windows[-1], source, rest, now)
         if self.states is not None:
             self._start_state(lease, hit.state, hit.num_tokens, hit.depth, now)
+        points = (hit.num_tokens, hit.depth, lease.num_known - 1, lease.num_known)
+        for window in lease.windows:
+            window.resume_points = points if lease.state is None else (*points, *lease.state.wanted)
 
     def _start_state(self, lease: Lease, source: int, start: int, depth: int, now: float) -> None:
         assert self.states is not None
@@ -143,7 +152,8 @@ class Columns:
             source = shared.pop() if rest else NO_BLOCK
             group.pool.hold(shared, now)
             num_stored = min(place, window.num_stored)
-            fork.windows.append(WindowLease([NO_BLOCK] * (place - len(shared)) + shared, first, num_stored, first))
+            blocks = [NO_BLOCK] * (place - len(shared)) + shared
+            fork.windows.append(WindowLease(blocks, first, num_stored, first, (num_tokens,)))
             if rest:
                 self._copy_head(group, fork.windows[-1], source, rest, now)
 
@@ -169,9 +179,7 @@ class Columns:
         for group, window in zip(self.windows, lease.windows, strict=True):
             first = min(group.first_place(computed), window.num_stored if not lease.is_private else len(window.blocks))
             if first > window.first:
-                group.pool.release(window.blocks[window.first : first], now)
-                window.blocks[window.first : first] = [NO_BLOCK] * (first - window.first)
-                window.first = first
+                group.release(window, first, self._every, now)
 
     def needs_to_extend(self, lease: Lease, num_blocks: int) -> list[Need]:
         """Return how many blocks each window group adds until the lease has `num_blocks`."""
@@ -229,6 +237,13 @@ class Columns:
             if window.first <= place < len(window.blocks):
                 self._store_block(group, lease, node, window.blocks[place], place, now)
 
+    def record_again(self, node: int, owner: CacheKey) -> None:
+        """Record all that belongs to a node, which has got more tokens and another identity."""
+        for group in self.windows:
+            group.record_stored(node, owner)
+        if self.states is not None:
+            self.states.record_stored(node)
+
     def end(self, lease: Lease, nodes: Sequence[int], computed: int, state_at: int | None, now: float) -> None:
         """Give the live state to the tree if its position is computed, and release all that the lease holds."""
         self.store(lease, nodes, computed, now)
@@ -240,7 +255,8 @@ class Columns:
                 state.target = NO_SLOT
             self.states.pool.release(state.slots(), now)
         for group, window in zip(self.windows, lease.windows, strict=True):
-            group.pool.release(reversed(window.blocks[window.first :]), now)
+            window.resume_points += (computed,)
+            group.release(window, len(window.blocks), self._every, now)
 
     def _store_block(self, group: WindowColumn, lease: Lease, node: int, block: int, place: int, now: float) -> None:
         if group.store(node, block, lease.key):

@@ -75,6 +75,11 @@ class History:
         if len(self._evictions) > MAX_EVICTIONS:
             self._evictions.popitem(last=False)
 
+    def record_replaced(self, node: bytes) -> None:
+        """Record that a block is no longer found by this identity: it is stored with more tokens under another one."""
+        self.sequence += 1
+        self._events.append(BlockRemoved(self.sequence, int.from_bytes(node, "big")))
+
     def record_window_removed(self, node: bytes, group: int) -> None:
         """Record a node's block of a window group that was evicted alone."""
         self.sequence += 1

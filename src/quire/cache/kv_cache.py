@@ -7,8 +7,8 @@
     seal     blocks whose tokens are computed          found by others from now on
     release  the request needs its blocks no longer    sealed ones stay cached, also the last, partly filled one
 
-A block is filled by one request and never written again once it is sealed. A request that needs only the head of a
-sealed block gets a copy of it, so a hit is exact to the token.
+A block is filled by one request; what others find of it is never written again. A request that needs only the head of a
+block gets a copy of it, so a hit is exact to the token.
 
 `pins`, `sessions` and `resizing` are parts with their own verbs.
 """
@@ -66,12 +66,12 @@ class KVCache:
             WindowColumn(number, *size, tree, self.history, self.pending) for number, size in enumerate(windows, 1)
         )
         self._states = Checkpoints(num_states, tree, self.history, spacing) if num_states else None
-        self._columns = Columns(tree, self._pool, groups, self._states) if groups or num_states else None
+        self._columns = Columns(tree, self._pool, groups, self._states, spacing.every) if groups or num_states else None
         self.pins = Pins(tree, self._pool, self._columns)
         self.sessions = Sessions(self._pool, session_ttl, self._columns)
         self.resizing = Resizing(self._pool, self.sessions)
         self._leases: dict[int, Lease] = {}
-        self._leaders = Leaders(tree)
+        self._leaders = Leaders(tree, num_states > 0)
         self._writer = TreeWriter(tree, self._pool, self._columns, self.pins, self._leaders, self.history)
         self._queried_tokens = 0
         self._hit_tokens = 0
@@ -240,7 +240,8 @@ class KVCache:
         self._writer.store_whole(lease, tokens, computed, now)
         if self._columns is not None:
             self._columns.release_sources(lease, now)
-            self._columns.store(lease, lease.path, computed, now)
+            nodes = self._writer.store_saved(lease, tokens, computed, now)
+            self._columns.store(lease, nodes, computed, now)
 
     def release(
         self,

@@ -37,6 +37,7 @@ class WindowLease:
     first: int  # place of the first block that is held
     num_stored: int  # places whose blocks were added to the tree, or had a block there
     num_sent: int = 0  # places that the runner has; kept by the scheduler
+    resume_points: tuple[int, ...] = ()  # positions where other requests are likely to resume
     copy: CopyBlock | None = None  # done before the first step; its source is held until then
 
 

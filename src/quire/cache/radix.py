@@ -206,6 +206,10 @@ class PrefixTree:
         self._keys[block], self._nodes[block], self._parents[block] = None, b"", NO_BLOCK
         return parent
 
+    def find(self, key: bytes) -> int:
+        """Return the block at an edge, or NO_BLOCK."""
+        return self._edges.get(key, NO_BLOCK)
+
     def child_with_head(self, node: bytes, chunk: bytes) -> int:
         """Return a child of the node that begins with all of these tokens, or NO_BLOCK."""
         keys, key = self._child_keys(node), node + chunk

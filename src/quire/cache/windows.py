@@ -2,7 +2,8 @@
 
 Its blocks have a pool and numbers of their own. The tree finds them through a column beside its nodes: a node has at
 most one block of the group, and none after that block was evicted. A request holds the blocks of its window only; those
-behind it stay cached until they are evicted, the ones released first before others.
+behind it stay cached until they are evicted. A long text passes many blocks and is resumed at few positions. So the
+windows before these are evicted in the order of their use, and all other blocks that were passed before them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from collections.abc import Iterator, Sequence, Set
 
 from quire.cache.blocks import BlockPool
 from quire.cache.history import History, StoredBlock, stored_block
+from quire.cache.lease import WindowLease
 from quire.cache.radix import NO_BLOCK, PrefixTree, common_head
 from quire.types.request import CacheKey, Pin
+
+LEAST_SPACING = 4  # windows between two that are kept at regular distances
 
 
 class WindowColumn:
@@ -55,6 +59,23 @@ class WindowColumn:
     def first_place(self, position: int) -> int:
         """Return the place of the first block that a query at `position`, or after it, reads."""
         return max(0, position + 1 - self.window) // self._tree.block_tokens
+
+    def release(self, lease: WindowLease, end: int, every: int, now: float) -> None:
+        """Release the lease's blocks before place `end`; those that no likely resume point needs as cold ones."""
+        kept, cold = list[int](), list[int]()
+        for place in range(lease.first, end):
+            (kept if self._is_kept(lease, place, every) else cold).append(lease.blocks[place])
+        self.pool.release(reversed(kept), now)
+        self.pool.release_cold(cold, now)
+        lease.blocks[lease.first : end] = [NO_BLOCK] * (end - lease.first)
+        lease.first = end
+
+    def _is_kept(self, lease: WindowLease, place: int, every: int) -> bool:
+        """Does a request read this place that resumes at one of the lease's points, or at a regular distance?"""
+        begin = place * self._tree.block_tokens
+        every *= -(-LEAST_SPACING * self.window // every)
+        points = (*lease.resume_points, (begin // every + 1) * every)
+        return any(begin < point and self.first_place(point) <= place for point in points)
 
     def block_of(self, node: int) -> int:
         """Return the node's block, or NO_BLOCK."""
@@ -103,9 +124,13 @@ class WindowColumn:
             return self._block_of[node] == block
         self._block_of[node], self._node_of[block] = block, node
         self._tree.num_changes += 1
+        self.record_stored(node, owner)
+        return True
+
+    def record_stored(self, node: int, owner: CacheKey) -> None:
+        """Record the block that the node has."""
         if (stored := self.stored(node, owner)) is not None:
             self._history.record_stored(*stored)
-        return True
 
     def stored(self, node: int, owner: CacheKey) -> StoredBlock | None:
         """Return the block that the node has, for events."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 from quire.cache.blocks import BlockPool
 from quire.cache.columns import Columns
@@ -51,14 +52,28 @@ class TreeWriter:
         chunk = tokens[begin:computed].tobytes()
         if lease.is_private or not chunk:
             return ()
-        node = self._tree.node(lease.path[-1]) if lease.path else root_of(lease.key)
+        node, own = self._tree.node(lease.path[-1]) if lease.path else root_of(lease.key), lease.blocks[len(lease.path)]
         block = self._tree.child_with_head(node, chunk)
         if block == NO_BLOCK:
-            block = self._store(lease, lease.blocks[len(lease.path)], chunk, now)
+            block = self._store(lease, own, chunk, now)
             self._pins.apply(lease.pins, [block], begin, now)
+        elif block != own and own in self._tree and not self._pool.pin_of(own):
+            self._pool.drop(own, now)  # its head is redundant
         if self._columns is not None and self._tree.chunk(block) == chunk:
             self._columns.store_tail(lease, block, now)
         return (block,)
+
+    def store_saved(self, lease: Lease, tokens: array[int], computed: int, now: float) -> Sequence[int]:
+        """Add the head of the last block to the tree if a state was saved in it, so that others can resume there now.
+
+        Return the lease's path, and that block. The lease goes on writing the block, behind its head.
+        """
+        if computed >= lease.num_known:
+            self._leaders.retract(lease)
+        if lease.state is None or not lease.state.saved:
+            return lease.path
+        end = max((position for position, _ in lease.state.saved if position <= computed), default=0)
+        return [*lease.path, *self.store_tail(lease, tokens, end, now)]
 
     def detach(self, lease: Lease, now: float) -> None:
         """Detach a lease from the tree: others find none of its blocks from now on."""
@@ -69,6 +84,26 @@ class TreeWriter:
 
     def _store(self, lease: Lease, block: int, chunk: bytes, now: float) -> int:
         """Add a block to the tree at the end of the lease's path. Return it, or an equal block already there."""
+        tree = self._tree
+        if lease.state is not None and block in tree:
+            return self._lengthen(lease, block, chunk, now)
+        return self._insert(lease, block, chunk, now)
+
+    def _lengthen(self, lease: Lease, block: int, chunk: bytes, now: float) -> int:
+        """Give a block of which the tree has the head more tokens. Return it, or an equal block already there."""
+        tree, columns = self._tree, self._columns
+        assert columns is not None and tree.is_leaf(block), "only leases with a state store heads"
+        equal = tree.find(tree.parent_node(block) + chunk)
+        if equal != NO_BLOCK:
+            self._pool.drop(block, now)
+            return equal
+        self._history.record_replaced(tree.node(block))
+        tree.remove(block)
+        self._insert(lease, block, chunk, now)
+        columns.record_again(block, lease.key)
+        return block
+
+    def _insert(self, lease: Lease, block: int, chunk: bytes, now: float) -> int:
         tree = self._tree
         stored = tree.insert(block, lease.path[-1] if lease.path else NO_BLOCK, chunk, lease.key)
         if stored == block:

@@ -22,6 +22,7 @@ from quire.ops.cache import CacheSpec, State
 from quire.types.formats import KV_FORMATS
 
 REQUESTS = 4  # running or cached, for each whole context of blocks: few are as long as the longest context
+LEAST_ROWS = 8  # that can run at once if their texts are short, however few blocks there are
 EXTRA_SHARE = 0.25  # of the bytes of the blocks of tokens: what a group may take so that all rows can run
 MOST_NODES = 1 << 17  # blocks of tokens where no layer stores any: then they only number the nodes of the prefix tree
 
@@ -107,7 +108,8 @@ def plan_cache(sizes: CacheBytes, config: Config, num_blocks: int) -> CachePlan:
     windows = tuple(_plan_window(each, config, (num_blocks, contexts, spare)) for each in sizes.windows)
     num_states = 0
     if sizes.state:
-        planned = max(2, ceil(2 * REQUESTS * contexts))  # each with a state and a checkpoint
+        num_rows = max(ceil(REQUESTS * contexts), min(LEAST_ROWS, config.scheduler.max_rows, num_blocks))
+        planned = 2 * num_rows  # each with a state and a checkpoint
         cheap = min(useful_states(config, num_blocks), spare // sizes.state)
         num_states = config.cache.num_states or max(planned, cheap)
     if not sizes.tokens:

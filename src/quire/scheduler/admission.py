@@ -13,8 +13,6 @@ from quire.scheduler.request_state import Phase, RequestState
 from quire.types.errors import CacheTooSmall, ContextTooLong, Overloaded
 from quire.types.request import GenerateRequest
 
-TOKENS_PER_STEP = 32  # prompt tokens that take as long as a step of decoding: few on a CPU, more on a GPU
-
 
 class Deferral(Enum):
     """Why a request is not admitted now."""
@@ -148,8 +146,9 @@ class Admission:
         if hit.leader is not None and (state.awaited is None or state.awaited[0] is not hit.leader):
             others = self._owners[id(hit.leader)].tokens
             num_common = min(common_head(state.tokens.tobytes(), others.tobytes()), len(state.tokens) - 1)
-            self._cache.want(hit.leader, num_common)
-            state.awaited = (hit.leader, num_common)
+            if num_common - hit.num_tokens >= self._cache.block_tokens:
+                self._cache.want(hit.leader, num_common)
+                state.awaited = (hit.leader, num_common)
         if state.awaited is None:
             return None
         lease, num_common = state.awaited
@@ -157,15 +156,9 @@ class Admission:
         if owner is None or lease.is_private or lease.state is None:
             return None
         made = [*lease.state.wanted, *(position for position, _ in lease.state.saved)]
-        is_sample = owner.request is state.request
-        costs = {position: 0 if is_sample else self._wait_cost(owner, position) for position in made}
-        gains = (position - hit.num_tokens - costs[position] for position in made if position <= num_common)
-        return owner if max(gains, default=0) > 0 else None
-
-    def _wait_cost(self, owner: RequestState, position: int) -> int:
-        """Return the cost, in prompt tokens, of waiting until a checkpoint's block is full: it is not found before."""
-        end = -(-position // self._cache.block_tokens) * self._cache.block_tokens
-        return TOKENS_PER_STEP * max(0, end - len(owner.tokens))
+        least = 1 if owner.request is state.request else self._cache.block_tokens
+        gains = (position - hit.num_tokens for position in made if position <= num_common)
+        return owner if max(gains, default=0) >= least else None
 
     def _can_start(self, state: RequestState, hit: Hit, now: float) -> bool:
         """Is there room for this request in every group?"""

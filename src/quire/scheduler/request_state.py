@@ -97,7 +97,7 @@ class RequestState:
     hit: Hit | None = None  # while waiting: its last match in the prefix tree
     capacity: int = 0  # tokens that its blocks can hold
     num_sent_blocks: int = 0  # blocks already sent to the runner
-    seal_at: int = 0  # computed tokens at which there is a block to seal
+    seal_at: int = 0  # computed tokens at which there is a block or a saved state to seal
 
     # reports
     accounting: Accounting = field(init=False)
@@ -307,6 +307,9 @@ class RequestState:
         """Recompute `seal_at` after its full blocks were sealed."""
         assert self.lease is not None
         self.seal_at = (len(self.lease.path) + 1) * block_tokens
+        state = self.lease.state
+        if state is not None and state.saved and not self.lease.is_private:
+            self.seal_at = min(self.seal_at, state.saved[0][0])
 
     def take_unsent_blocks(self) -> tuple[int, ...]:
         """Return the blocks that the runner does not have yet, and count them as sent."""

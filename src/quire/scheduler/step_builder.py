@@ -102,6 +102,7 @@ class StepBuilder:
             self._states.append(StateChange(state.row, source, lease.state.target))
         for position, slot in self._cache.take_saves(lease, state.scheduled, end, self._now):
             self._saves.append(SaveState(state.row, position, slot))
+            state.seal_at = min(state.seal_at, position)
 
     def promise(self) -> None:
         """Let other requests read in this step the blocks that its parts compute, unless promised already.

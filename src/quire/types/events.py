@@ -23,7 +23,7 @@ class BlockStored(NamedTuple):
     node: int
     parent: int  # the node before it, or ROOT
     block: int
-    tokens: tuple[int, ...]  # fewer than a block holds: the end of a request's context
+    tokens: tuple[int, ...]  # fewer than a block holds: the end of a context, or the head before a checkpoint
     key: CacheKey
     group: int = 0  # 0: all tokens, and the node itself; from 1 on: window groups
 
