@@ -64,5 +64,62 @@ inline void bf16_tile(const Matrix &m, size_t apart, const uint8_t *w, const flo
             }
         }
     }
-    for (int i = 0; i < N; ++i) _mm512_storeu_ps(out + 2 * LANES * i, _mm512_add_ps(sums[0][i], sums[1][i]));
+    for (int i = 0; i < N; ++i) _mm512_storeu_ps(out + COLUMNS * i, _mm512_add_ps(sums[0][i], sums[1][i]));
+}
+
+// --- many tokens: the weights of some columns stay in registers, and the sums of tokens are in memory, in L1
+
+constexpr int COLUMN_PAIRS = 8;    // in registers
+constexpr int MANY_ROUNDED = 128;  // columns that are rounded together: those of MAX_TOKENS fit into L1
+
+// Adds the products of C pairs of columns and P pairs of panels, in the order of bf16_tile.
+template <int P, int C>
+inline void add_columns(const __m512bh (&w)[P][C], const uint16_t (*x)[MANY_ROUNDED], int k, int count, float *const *out) {
+    constexpr int S = C < SUMS ? C : SUMS;
+    for (int i = 0; i < count; ++i) {
+        __m512 sums[S][P];
+        for (int s = 0; s < S; ++s)
+            for (int p = 0; p < P; ++p) sums[s][p] = _mm512_loadu_ps(out[s] + COLUMNS * i + 2 * LANES * p);
+        QUIRE_UNROLL
+        for (int c = 0; c < C; ++c) {
+            const __m512bh pair = each_pair(x[i] + k + 2 * c);
+            for (int p = 0; p < P; ++p) sums[c % S][p] = _mm512_dpbf16_ps(sums[c % S][p], w[p][c], pair);
+        }
+        for (int s = 0; s < S; ++s)
+            for (int p = 0; p < P; ++p) _mm512_storeu_ps(out[s] + COLUMNS * i + 2 * LANES * p, sums[s][p]);
+    }
+}
+
+// Up to MAX_TOKENS times P pairs of panels.
+template <int P>
+[[gnu::noinline]] void bf16_many(const Matrix &m, int panel, const Operand &a, int token, int count, float *out) {
+    alignas(64) uint16_t x[MAX_TOKENS][MANY_ROUNDED];
+    alignas(64) float others[MAX_TOKENS * COLUMNS];
+    float *const sums[SUMS] = {out, others};
+    for (int i = 0; i < COLUMNS * count; ++i) out[i] = others[i] = 0.0f;
+    const uint8_t *w[P];
+    size_t apart[P];
+    for (int p = 0; p < P; ++p) w[p] = m.panel(panel + 2 * p), apart[p] = apart_from(m, panel + 2 * p);
+    for (int first = 0; first < m.cols; first += MANY_ROUNDED) {
+        const int columns = m.cols - first < MANY_ROUNDED ? m.cols - first : MANY_ROUNDED;
+        for (int i = 0; i < count; ++i) round_part(a.x.row(a.order.source(token + i)) + first, columns, x[i]);
+        int k = 0;
+        for (; k + 2 * COLUMN_PAIRS <= columns; k += 2 * COLUMN_PAIRS) {
+            __m512bh block[P][COLUMN_PAIRS];
+            QUIRE_UNROLL
+            for (int c = 0; c < COLUMN_PAIRS; ++c)
+                for (int p = 0; p < P; ++p)
+                    block[p][c] = two_columns(w[p] + (first + k + 2 * c) * LANES * sizeof(uint16_t), apart[p]);
+            add_columns<P, COLUMN_PAIRS>(block, x, k, count, sums);
+        }
+        for (; k < columns; k += 2) {
+            __m512bh pair[P][1];
+            for (int p = 0; p < P; ++p) {
+                const uint8_t *from = w[p] + (first + k) * LANES * sizeof(uint16_t);
+                pair[p][0] = k + 1 < columns ? two_columns(from, apart[p]) : last_column(from, apart[p]);
+            }
+            add_columns<P, 1>(pair, x, k, count, sums + k / 2 % SUMS);
+        }
+    }
+    for (int i = 0; i < COLUMNS * count; ++i) out[i] += others[i];
 }

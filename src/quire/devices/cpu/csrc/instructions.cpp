@@ -65,12 +65,12 @@ class Shared final : public Instruction {
 struct Products {
     std::vector<ProductArgs> parts_of;
     std::vector<int> ends;  // of the column groups of each part
-    int chunk = 1 << 30, panels = PANELS;
+    int most = 1 << 30, panels = PANELS;  // tokens and panels of an item
 
     void add(const ProductArgs &args) {
         parts_of.push_back(args);
         ends.push_back((ends.empty() ? 0 : ends.back()) + parts(args.matrix.num_panels(), panels));
-        chunk = std::min(chunk, tokens_at_once(args.matrix));
+        most = std::min(most, tokens_at_once(args.matrix));
     }
 
     // Makes items as small as this many threads need them, after the last `add`.
@@ -81,7 +81,7 @@ struct Products {
             ends.push_back((ends.empty() ? 0 : ends.back()) + parts(args.matrix.num_panels(), panels));
     }
 
-    int num_items(int num_tokens) const { return ends.back() * parts(num_tokens, chunk); }
+    int num_items(int num_tokens) const { return ends.back() * parts(num_tokens, chunk_of(num_tokens, most)); }
 
     Weights weights(int item) const {
         const int group = item % ends.back();
@@ -94,6 +94,7 @@ struct Products {
 
     // Neighbours of one part and the same tokens are one call.
     void run(const Program &program, int item, int end, int num_tokens, float *answer) const {
+        const int chunk = chunk_of(num_tokens, most);
         while (item < end) {
             const int begin = item / ends.back() * chunk, group = item % ends.back();
             size_t part = 0;
@@ -507,12 +508,13 @@ void Program::gate(MapKind kind, const std::vector<int> &matrices, const std::ve
     check_operand(g, args.x, args.xq, x.dim);
     check_operand(u, args.x, args.xq, x.dim);
     require(args.out.rows.data || args.out.quants.values, "gate: no output");
-    const int groups = parts(g.rows, BLOCK), chunk = std::min(tokens_at_once(g), tokens_at_once(u));
+    const int groups = parts(g.rows, BLOCK), most = std::min(tokens_at_once(g), tokens_at_once(u));
     const bool narrow = at_logits(out, out_quants);
     require(at_logits(x, in_quants) == narrow, "gate: rows of tokens and of logits");
     append(std::make_unique<Shared>(
-        [=](const Step &step) { return groups * parts(step.count(narrow), chunk); },
-        [this, args, groups, chunk, narrow](const Step &step, int item, int end) {
+        [=](const Step &step) { return groups * parts(step.count(narrow), chunk_of(step.count(narrow), most)); },
+        [this, args, groups, most, narrow](const Step &step, int item, int end) {
+            const int chunk = chunk_of(step.count(narrow), most);
             // One variant computes both products, so one that was chosen for a single format serves no mixed pair.
             const Kernels &kernels = args.gate.format == args.up.format ? kernels_for(args.gate) : kernels_;
             for (; item < end; ++item) {
@@ -544,11 +546,12 @@ void Program::head(int id, int bias, float factor, float cap, View x, int in_qua
     append(std::make_unique<Shared>(
         [products](const Step &step) { return products.num_items(step.num_logits); },
         [this, products, maxima, num_groups, factor, cap, is_scaled, is_capped](const Step &step, int item, int end) {
+            const int chunk = chunk_of(step.num_logits, products.most);
             products.run(*this, item, end, step.num_logits, step.logits);
             for (; item < end; ++item) {
-                const int group = item % num_groups, begin = item / num_groups * products.chunk, first = BLOCK * group;
+                const int group = item % num_groups, begin = item / num_groups * chunk, first = BLOCK * group;
                 const int width = std::min(BLOCK, vocab_ - first);
-                for (int i = begin; i < std::min(begin + products.chunk, step.num_logits); ++i) {
+                for (int i = begin; i < std::min(begin + chunk, step.num_logits); ++i) {
                     float *part = step.logits + static_cast<size_t>(i) * vocab_ + first;
                     const Rows here{part, 0};
                     if (is_scaled)

@@ -20,11 +20,19 @@ inline int panels_of_item(int num_groups, int num_threads) {
     return 10 * halves <= 9 * whole ? PANELS / 2 : PANELS;
 }
 
-// Tokens that are multiplied panel by panel: as many as stay in L2.
+constexpr int TILE_TOKENS = 10;
+
+// Tokens that are multiplied panel by panel, at most: as many as stay in L2.
 inline int tokens_at_once(const Matrix &m) {
-    constexpr int BYTES = 96 * 1024, TILE_TOKENS = 10;
+    constexpr int BYTES = 96 * 1024;
     const int each = m.cols * (is_quantized(m.format) ? 1 : 4);
     return std::max(TILE_TOKENS, BYTES / each / TILE_TOKENS * TILE_TOKENS);
+}
+
+// Of a step's tokens, at most about `most`: chunks are about equal, so that the last one has not few tokens.
+inline int chunk_of(int num_tokens, int most) {
+    if (num_tokens <= most) return most;
+    return parts(parts(num_tokens, parts(num_tokens, most)), TILE_TOKENS) * TILE_TOKENS;
 }
 
 inline void check_operand(const Matrix &m, const Rows &x, const QuantRows &xq, int dim) {

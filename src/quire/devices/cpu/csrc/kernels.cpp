@@ -5,6 +5,7 @@
 // older CPU cannot run.
 
 #include <cmath>
+#include <type_traits>
 
 #include "half.h"
 #include "isa.h"
@@ -30,9 +31,6 @@ namespace {
 #include "dots_neon.h"
 #else
 using portable::block_sums;
-#endif
-#if QUIRE_AVX512_BF16
-#include "dots_bf16.h"
 #endif
 #include "products.h"
 #include "attention.h"

@@ -6,12 +6,14 @@
 // are float32, in the order of blocks.
 
 // Sizes of a tile.
-#if QUIRE_AVX2
+#if QUIRE_AVX512_VNNI
+constexpr int PANELS = 4;
+#elif QUIRE_AVX2
 constexpr int PANELS = 2;
 #else
 constexpr int PANELS = 1;
 #endif
-constexpr int MAX_TOKENS = 40, COLUMNS = PANELS * LANES;
+constexpr int MAX_TOKENS = PANELS == 4 ? 64 : 40, COLUMNS = PANELS * LANES;
 
 struct Operand {
     Rows x;
@@ -22,6 +24,10 @@ struct Operand {
 // The distance of a tile's second panel from the first. A last odd panel is paired with itself; the second result is
 // not used.
 inline size_t apart_from(const Matrix &m, int panel) { return panel + 1 < m.num_panels() ? m.panel_bytes : 0; }
+
+#if QUIRE_AVX512_BF16
+#include "dots_bf16.h"
+#endif
 
 // --- float weights: column by column, a lane for each row
 
@@ -60,7 +66,16 @@ inline W block_scale(W scale, const int8_t *parts, size_t apart) {
     return scale;
 }
 
-// The constant part of a block besides its scale: its minimum, or minus the zero.
+// The constant part of a block besides its scale, for blocks of one part: its minimum, or minus the zero.
+constexpr bool has_constant(const BlockFormat &f) { return f.has_minimum || (f.zero && f.parts == 1); }
+
+template <Format F, class W>
+inline W block_minimum(W scale, W minimum, const int8_t *parts, size_t apart) {
+    constexpr BlockFormat f = block_format(F);
+    if constexpr (f.has_minimum && f.is_super() && f.parts == 1) return minimum * load_rows<W>(parts + LANES, apart);
+    return f.has_minimum ? minimum : scale * set1<W>(static_cast<float>(-f.zero));
+}
+
 template <Format F, int N, class W>
 inline void add_minimum(W scale, W minimum, const int8_t *parts, size_t apart, const Tokens<N> &x, int b, W *acc) {
     constexpr BlockFormat f = block_format(F);
@@ -71,9 +86,8 @@ inline void add_minimum(W scale, W minimum, const int8_t *parts, size_t apart, c
             const W sum = fma(first, set1<W>(halves[0]), second * set1<W>(halves[1]));  // exact
             acc[i] = fma(sum * minimum, set1<W>(x.scales[i][b]), acc[i]);
         }
-    } else if constexpr (f.has_minimum || (f.zero && f.parts == 1)) {
-        W all = f.has_minimum ? minimum : scale * set1<W>(static_cast<float>(-f.zero));
-        if constexpr (f.has_minimum && f.is_super()) all = all * load_rows<W>(parts + LANES, apart);
+    } else if constexpr (has_constant(f)) {
+        const W all = block_minimum<F>(scale, minimum, parts, apart);
         for (int i = 0; i < N; ++i) acc[i] = fma(all, set1<W>(x.sums[i][b]), acc[i]);
     }
 }
@@ -126,52 +140,73 @@ template <Format F, int N, class W>
 // fast. A token's sums have the same bits in either width. Float weights are added column by column: one panel would wait
 // for each addition, and read at most 16 bytes in its 4 cycles.
 template <Format F, int N>
-inline void tile(const Matrix &m, int panel, const Operand &a, int token, float *out) {
-    constexpr bool at_once = PANELS == 2 && (is_quantized(F) ? N > IN_STREAM : WIDEST > LANES || N <= IN_STREAM);
-    if constexpr (at_once)
-        tile_of<F, N, F8x2>(m, panel, a, token, out);
-    else
-        for (int i = 0; i < PANELS && panel + i < m.num_panels(); ++i)
-            tile_of<F, N, F8>(m, panel + i, a, token, out + LANES * i);
+inline void tile(const Matrix &m, int panel, int last, const Operand &a, int token, float *out) {
+    constexpr bool at_once = PANELS > 1 && (is_quantized(F) ? N > IN_STREAM : WIDEST > LANES || N <= IN_STREAM);
+    using W = std::conditional_t<at_once, F8x2, F8>;
+    for (int i = 0; i < PANELS && panel + i < last; i += at_once ? 2 : 1)
+        tile_of<F, N, W>(m, panel + i, a, token, out + LANES * i);
 }
+
+#if QUIRE_AVX512_VNNI
+#include "dots_many.h"
+#endif
 
 // Each format's widest tile is the fastest: a float tile needs a register for each token, a quantized one two and more.
 template <Format F>
-inline void some_tokens(const Matrix &m, int panel, const Operand &a, int token, int count, float *out) {
+inline void some_tokens(const Matrix &m, int panel, int last, const Operand &a, int token, int count, float *out) {
+#if QUIRE_AVX512_VNNI
+    if constexpr (is_quantized(F))
+        if (count > IN_STREAM)
+            return panel + 2 < last ? many_tokens<F, 2>(m, panel, a, token, count, out)
+                                              : many_tokens<F, 1>(m, panel, a, token, count, out);
+#endif
+#if QUIRE_AVX512_BF16
+    if constexpr (F == Format::BF16)
+        if (count > 2 * IN_STREAM)  // rounding and sums in memory cost as much as they save before
+            return panel + 2 < last ? bf16_many<2>(m, panel, a, token, count, out)
+                                              : bf16_many<1>(m, panel, a, token, count, out);
+#endif
     constexpr int most = !is_quantized(F) || WIDEST > LANES ? 8 : PANELS == 2 ? 5 : 4;
-    for (; count >= most; count -= most, token += most, out += most * COLUMNS) tile<F, most>(m, panel, a, token, out);
-    for (; count >= 4; count -= 4, token += 4, out += 4 * COLUMNS) tile<F, 4>(m, panel, a, token, out);
+    for (; count >= most; count -= most, token += most, out += most * COLUMNS) tile<F, most>(m, panel, last, a, token, out);
+    for (; count >= 4; count -= 4, token += 4, out += 4 * COLUMNS) tile<F, 4>(m, panel, last, a, token, out);
     switch (count) {
-        case 3: return tile<F, 3>(m, panel, a, token, out);
-        case 2: return tile<F, 2>(m, panel, a, token, out);
-        case 1: return tile<F, 1>(m, panel, a, token, out);
+        case 3: return tile<F, 3>(m, panel, last, a, token, out);
+        case 2: return tile<F, 2>(m, panel, last, a, token, out);
+        case 1: return tile<F, 1>(m, panel, last, a, token, out);
         default: return;
     }
 }
 
-// `count` tokens, at most MAX_TOKENS, times the panels of a tile: out [count][COLUMNS].
-inline void multiply(const Matrix &m, int panel, const Operand &a, int token, int count, float *out) {
+// `count` tokens, at most MAX_TOKENS, times the panels of a tile before `last`: out [count][COLUMNS].
+inline void multiply(const Matrix &m, int panel, int last, const Operand &a, int token, int count, float *out) {
     switch (m.format) {
-        case Format::F32: return some_tokens<Format::F32>(m, panel, a, token, count, out);
-        case Format::F16: return some_tokens<Format::F16>(m, panel, a, token, count, out);
-        case Format::BF16: return some_tokens<Format::BF16>(m, panel, a, token, count, out);
-        case Format::Q8_0: return some_tokens<Format::Q8_0>(m, panel, a, token, count, out);
-        case Format::Q4_0: return some_tokens<Format::Q4_0>(m, panel, a, token, count, out);
-        case Format::Q4_1: return some_tokens<Format::Q4_1>(m, panel, a, token, count, out);
-        case Format::Q5_0: return some_tokens<Format::Q5_0>(m, panel, a, token, count, out);
-        case Format::Q5_1: return some_tokens<Format::Q5_1>(m, panel, a, token, count, out);
-        case Format::Q2_K: return some_tokens<Format::Q2_K>(m, panel, a, token, count, out);
-        case Format::Q3_K: return some_tokens<Format::Q3_K>(m, panel, a, token, count, out);
-        case Format::Q4_K: return some_tokens<Format::Q4_K>(m, panel, a, token, count, out);
-        case Format::Q5_K: return some_tokens<Format::Q5_K>(m, panel, a, token, count, out);
-        case Format::Q6_K: return some_tokens<Format::Q6_K>(m, panel, a, token, count, out);
-        case Format::IQ4_NL: return some_tokens<Format::IQ4_NL>(m, panel, a, token, count, out);
-        case Format::IQ4_XS: return some_tokens<Format::IQ4_XS>(m, panel, a, token, count, out);
-        case Format::MXFP4: return some_tokens<Format::MXFP4>(m, panel, a, token, count, out);
+        case Format::F32: return some_tokens<Format::F32>(m, panel, last, a, token, count, out);
+        case Format::F16: return some_tokens<Format::F16>(m, panel, last, a, token, count, out);
+        case Format::BF16: return some_tokens<Format::BF16>(m, panel, last, a, token, count, out);
+        case Format::Q8_0: return some_tokens<Format::Q8_0>(m, panel, last, a, token, count, out);
+        case Format::Q4_0: return some_tokens<Format::Q4_0>(m, panel, last, a, token, count, out);
+        case Format::Q4_1: return some_tokens<Format::Q4_1>(m, panel, last, a, token, count, out);
+        case Format::Q5_0: return some_tokens<Format::Q5_0>(m, panel, last, a, token, count, out);
+        case Format::Q5_1: return some_tokens<Format::Q5_1>(m, panel, last, a, token, count, out);
+        case Format::Q2_K: return some_tokens<Format::Q2_K>(m, panel, last, a, token, count, out);
+        case Format::Q3_K: return some_tokens<Format::Q3_K>(m, panel, last, a, token, count, out);
+        case Format::Q4_K: return some_tokens<Format::Q4_K>(m, panel, last, a, token, count, out);
+        case Format::Q5_K: return some_tokens<Format::Q5_K>(m, panel, last, a, token, count, out);
+        case Format::Q6_K: return some_tokens<Format::Q6_K>(m, panel, last, a, token, count, out);
+        case Format::IQ4_NL: return some_tokens<Format::IQ4_NL>(m, panel, last, a, token, count, out);
+        case Format::IQ4_XS: return some_tokens<Format::IQ4_XS>(m, panel, last, a, token, count, out);
+        case Format::MXFP4: return some_tokens<Format::MXFP4>(m, panel, last, a, token, count, out);
     }
 }
 
 inline int smaller(int a, int b) { return a < b ? a : b; }
+
+// How many of `count` tokens are multiplied at once: parts are about equal, and whole tiles.
+inline int part_of(int count) {
+    constexpr int TILE_TOKENS = PANELS == 2 && WIDEST == LANES ? 5 : 8;
+    const int num_parts = count > MAX_TOKENS ? (count + MAX_TOKENS - 1) / MAX_TOKENS : 1;
+    return (count + num_parts * TILE_TOKENS - 1) / (num_parts * TILE_TOKENS) * TILE_TOKENS;
+}
 
 // Finishes one panel's columns of a tile: adds the bias and a residual.
 inline void put_columns(const ProductArgs &p, int panel, int token, int count, const float *tile) {
@@ -194,11 +229,12 @@ inline void put_columns(const ProductArgs &p, int panel, int token, int count, c
 
 void product(const ProductArgs &p, int first_panel, int last_panel, int begin, int end) {
     const Operand a{p.x, p.xq, p.order};
-    float tile[MAX_TOKENS * COLUMNS];
+    const int most = part_of(end - begin);
+    alignas(64) float tile[MAX_TOKENS * COLUMNS];
     for (int panel = first_panel; panel < last_panel; panel += PANELS)
-        for (int token = begin; token < end; token += MAX_TOKENS) {
-            const int count = smaller(MAX_TOKENS, end - token);
-            multiply(p.matrix, panel, a, token, count, tile);
+        for (int token = begin; token < end; token += most) {
+            const int count = smaller(most, end - token);
+            multiply(p.matrix, panel, last_panel, a, token, count, tile);
             for (int i = 0; i < PANELS && panel + i < last_panel; ++i)
                 put_columns(p, panel + i, token, count, tile + LANES * i);
         }
@@ -251,12 +287,13 @@ void gate(const GateArgs &p, int group, int begin, int end) {
     const Operand a{p.x, p.xq, p.order};
     const int first = group * (BLOCK / LANES), last = smaller(first + BLOCK / LANES, p.gate.num_panels());
     const int column = group * BLOCK, width = smaller(BLOCK, p.gate.rows - column);
-    float gates[MAX_TOKENS * COLUMNS], ups[MAX_TOKENS * COLUMNS], hidden[MAX_TOKENS][BLOCK];
-    for (int token = begin; token < end; token += MAX_TOKENS) {
-        const int count = smaller(MAX_TOKENS, end - token);
+    alignas(64) float gates[MAX_TOKENS * COLUMNS], ups[MAX_TOKENS * COLUMNS], hidden[MAX_TOKENS][BLOCK];
+    const int most = part_of(end - begin);
+    for (int token = begin; token < end; token += most) {
+        const int count = smaller(most, end - token);
         for (int panel = first; panel < last; panel += PANELS) {
-            multiply(p.gate, panel, a, token, count, gates);
-            if (p.up.data) multiply(p.up, panel, a, token, count, ups);
+            multiply(p.gate, panel, last, a, token, count, gates);
+            if (p.up.data) multiply(p.up, panel, last, a, token, count, ups);
             gate_columns(p, panel, last, count, gates, ups, hidden[0] + (panel - first) * LANES);
         }
         for (int i = 0; i < count; ++i) {
