@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,13 +95,12 @@ def _compare(
     return Accuracy(_mean(ours), _mean(peer), len(differences), error)
 
 
-def _lower(model: DrawnModel, precision: str, kv_dtype: str) -> base.Program:
+def _lower(model: DrawnModel, precision: Literal["native", "float"], kv_dtype: str) -> base.Program:
     limits = base.Limits(
         max_tokens=WINDOW, max_rows=1, max_logits=WINDOW, max_blocks=WINDOW // BLOCK, num_blocks=WINDOW // BLOCK
     )
-    lower: Any = base.open("cpu").lower  # only this device has the option `precision`
-    program: base.Program = lower(model.graph, model.weights, replace(limits, kv_dtype=kv_dtype), precision=precision)
-    return program
+    options = base.LoweringOptions(precision=precision)
+    return base.open("cpu").lower(model.graph, model.weights, replace(limits, kv_dtype=kv_dtype), options)
 
 
 def _logits(program: base.Program, tokens: list[int]) -> Array:
