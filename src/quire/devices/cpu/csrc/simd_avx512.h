@@ -14,8 +14,17 @@ inline F8x2 operator*(F8x2 a, F8x2 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline F8x2 fma(F8x2 a, F8x2 b, F8x2 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline F8x2 max(F8x2 a, F8x2 b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline F8x2 min(F8x2 a, F8x2 b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline F8x2 magnitude(F8x2 a) { return {_mm512_abs_ps(a.v)}; }
 inline F8x2 nearest(F8x2 a) {
     return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+
+// The sum is that of absolute differences from -128.
+inline int32_t store_sixteen(int8_t *p, const F8x2 *a) {
+    const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a->v));
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(p), bytes);
+    const __m128i sums = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128());
+    return _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 128 * 2 * LANES;
 }
 
 inline F8x2 power_of_two(F8x2 a) {

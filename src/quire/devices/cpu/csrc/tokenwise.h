@@ -3,15 +3,17 @@
 
 // 32 numbers of a token: value = round(x * 127 / largest magnitude), never -128.
 void quantize_block(const float *x, const QuantRows &out, int token, int block) {
-    F8 part[4], most = set1(0.0f);
-    for (int i = 0; i < 4; ++i) part[i] = load(x + LANES * i), most = max(most, magnitude(part[i]));
+    constexpr int PARTS = BLOCK / WIDEST;
+    Widest part[PARTS], most = set1<Widest>(0.0f);
+    for (int i = 0; i < PARTS; ++i) part[i] = load<Widest>(x + WIDEST * i), most = max(most, magnitude(part[i]));
     const float extreme = largest(most);
-    const F8 factor = set1(extreme > 0.0f ? 127.0f / extreme : 0.0f);
+    const Widest factor = set1<Widest>(extreme > 0.0f ? 127.0f / extreme : 0.0f);
+    const Widest low = set1<Widest>(-127.0f), high = set1<Widest>(127.0f);
     int8_t *values = out.row(token) + BLOCK * block;
-    int32_t halves[2] = {};
+    int32_t halves[2];
     // Clamped because 127 / extreme may round up, or overflow where the extreme is subnormal.
-    for (int i = 0; i < 4; ++i) part[i] = min(max(nearest(part[i] * factor), set1(-127.0f)), set1(127.0f));
-    for (int i = 0; i < 2; ++i) halves[i] = store_bytes(values + 2 * LANES * i, part[2 * i], part[2 * i + 1]);
+    for (int i = 0; i < PARTS; ++i) part[i] = min(max(nearest(part[i] * factor), low), high);
+    for (int i = 0; i < 2; ++i) halves[i] = store_sixteen(values + BLOCK / 2 * i, part + PARTS / 2 * i);
     const float scale = extreme / 127.0f;
     out.scale(token)[block] = scale;
     out.sum(token)[block] = scale * static_cast<float>(halves[0] + halves[1]);
