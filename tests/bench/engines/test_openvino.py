@@ -13,7 +13,7 @@ import pytest
 from quire.bench.engines import openvino, openvino_install
 from quire.bench.engines.model_facts import ModelFacts
 from quire.bench.engines.openvino import OpenVino
-from quire.bench.engines.openvino_driver import Events, serve
+from quire.bench.engines.openvino_driver import Events, answer_commands
 from quire.bench.engines.openvino_install import PACKAGE, VERSION, OpenVinoInstall, get_openvino
 from quire.bench.engines.peer import PeerFailed, PeerUnavailable
 from quire.bench.load.stream_loads import StreamSizes
@@ -61,7 +61,7 @@ class FakeEngine:
 def test_the_driver_answers_all_requests_and_then_ends():
     requests = [{"id": number, "prompt": [1], "max_tokens": number + 1} for number in range(3)]
     engine, out = FakeEngine(), io.StringIO()
-    serve(engine, io.StringIO("".join(json.dumps(each) + "\n" for each in requests)), out)
+    answer_commands(engine, io.StringIO("".join(json.dumps(each) + "\n" for each in requests)), out)
     events = [tuple(event) for line in out.getvalue().splitlines() for event in json.loads(line)]
     assert {number for number, _, has_ended in events if has_ended} == {0, 1, 2} and len(events) == 6
     assert sum(engine.step_sizes) == 6

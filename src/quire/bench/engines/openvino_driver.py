@@ -65,7 +65,7 @@ class Engine:
         return events
 
 
-def serve(engine: Any, lines: TextIO, out: TextIO) -> None:
+def answer_commands(engine: Any, lines: TextIO, out: TextIO) -> None:
     """Answer requests until there are no more lines and every request has ended."""
     waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # None: the end of the lines
 
@@ -106,7 +106,7 @@ def main() -> None:
     os.dup2(2, 1)
     engine = Engine(**json.loads(sys.stdin.readline()))
     write_line(out, [])
-    serve(engine, sys.stdin, out)
+    answer_commands(engine, sys.stdin, out)
 
 
 if __name__ == "__main__":
