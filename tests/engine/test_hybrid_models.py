@@ -126,7 +126,7 @@ def test_samples_of_one_prompt_share_its_computation(driver: HybridDriver) -> No
 
 @pytest.mark.parametrize("length", [3, 89])
 def test_a_prompt_beside_an_equal_one_computes_its_last_token(driver: HybridDriver, length: int) -> None:
-    """Also if the prompt ends inside a block, which the running request goes on filling."""
+    """Also if the prompt ends inside a block, which the running request is still filling."""
     prompt, salt = [length, *some_tokens(length - 1)], CacheKey(salt="beside")
     before = driver.core.counters().computed_tokens
     driver.submit("running", prompt, GREEDY, cache=salt)

@@ -66,7 +66,7 @@ class TreeWriter:
     def store_saved(self, lease: Lease, tokens: array[int], computed: int, now: float) -> Sequence[int]:
         """Add the head of the last block to the tree if a state was saved in it, so that others can resume there now.
 
-        Return the lease's path, and that block. The lease goes on writing the block, behind its head.
+        Return the lease's path, and that block. The lease continues to write the block, behind its head.
         """
         if computed >= lease.num_known:
             self._leaders.retract(lease)

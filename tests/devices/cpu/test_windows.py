@@ -17,7 +17,14 @@ from quire.graph.weight import Weights
 from quire.ops.batch import Batch, RowPart
 from quire.ops.registry import relative_error
 from tests.devices.cpu.programs import HAS_NATIVE
-from tests.devices.cpu.window_texts import UNDEFINED, WindowTexts, odd, some_words, with_windows
+from tests.devices.cpu.window_texts import (
+    UNDEFINED,
+    WindowTexts,
+    logits_after_copied_heads,
+    odd,
+    some_words,
+    with_windows,
+)
 from tests.graph.sketch import DIM, HEAD, KV_HEADS, Sketch
 from tests.models.toys import BLOCK, make_toy, some_tokens
 
@@ -95,24 +102,11 @@ def test_references_read_no_entry_behind_a_window(monkeypatch: pytest.MonkeyPatc
 
 
 def test_blocks_of_each_group_are_copied_by_its_own_list():
-    """A second text continues the first 37 tokens of another one; heads of blocks are copied under other numbers."""
     sketch, prompt, rest = odd(), some_words(60), some_words(30)
     limits = window_limits(sketch.graph, 64, 4)
     program = lower(sketch.graph, sketch.weights, limits)
-    expected = WindowTexts(program, limits).write({"b": prompt[:37] + rest}, 64)["b"]
-    texts = WindowTexts(program, limits, seed=7)
-    texts.write({"a": prompt}, 64)
-    texts.fork("a", "b")
-    texts.computed["b"], copies = 37, []
-    for pool, table in zip(texts.pools, texts.tables["b"], strict=True):
-        source, table[2:] = table[2], [pool.take()]
-        copies.append(np.array([[source, table[2], 5]], np.int32))
-    assert len({tuple(each[0]) for each in copies}) == len(copies), "the groups have different numbers"
-    batch = Batch.of([texts.part("b", rest)], BLOCK)
-    groups = [replace(each, copies=copy) for each, copy in zip(batch.windows, copies[1:], strict=True)]
-    found = program.launch(replace(batch, copies=copies[0], windows=tuple(groups))).result().logits
-    assert texts.tables["b"][1][:2] == [UNDEFINED] * 2, "behind the window of 5"
-    assert np.array_equal(found, expected[37:])
+    found, expected = logits_after_copied_heads(program, limits, prompt, rest)
+    assert np.array_equal(found, expected)
 
 
 @pytest.mark.parametrize("sharing", ["the same blocks", "blocks of their own", "some of both"])

@@ -131,3 +131,24 @@ class WindowTexts:
             for name, logits in self.step(step).items():
                 found[name].append(logits)
         return {name: np.concatenate(pieces) for name, pieces in found.items()}
+
+
+def logits_after_copied_heads(
+    program: base.Program, limits: base.Limits, prompt: list[int], rest: list[int]
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """Continue the first 37 tokens of a text with others, after copying heads of its blocks, whose numbers differ in
+    each group. Return the logits, and those of that text computed by itself."""
+    expected = WindowTexts(program, limits).write({"b": prompt[:37] + rest}, 64)["b"]
+    texts = WindowTexts(program, limits, seed=7)
+    texts.write({"a": prompt}, 64)
+    texts.fork("a", "b")
+    texts.computed["b"], copies = 37, []
+    for pool, table in zip(texts.pools, texts.tables["b"], strict=True):
+        source, table[2:] = table[2], [pool.take()]
+        copies.append(np.array([[source, table[2], 5]], np.int32))
+    assert len({tuple(each[0]) for each in copies}) == len(copies), "the groups have different numbers"
+    batch = Batch.of([texts.part("b", rest)], BLOCK)
+    groups = [replace(each, copies=copy) for each, copy in zip(batch.windows, copies[1:], strict=True)]
+    found = program.launch(replace(batch, copies=copies[0], windows=tuple(groups))).result().logits
+    assert texts.tables["b"][1][:2] == [UNDEFINED] * 2, "behind the window of 5"
+    return found, expected[37:]

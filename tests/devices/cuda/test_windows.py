@@ -21,7 +21,14 @@ from quire.graph.graph import Graph
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 from quire.ops.cache import Latent, PagedKV, State
-from tests.devices.cpu.window_texts import UNDEFINED, WindowTexts, odd, some_words, with_windows
+from tests.devices.cpu.window_texts import (
+    UNDEFINED,
+    WindowTexts,
+    logits_after_copied_heads,
+    odd,
+    some_words,
+    with_windows,
+)
 from tests.devices.cuda.few_rows_toys import property_toy
 from tests.devices.cuda.models import small
 from tests.devices.interpreted import on_gpu
@@ -108,24 +115,11 @@ def test_in_deterministic_mode_chunks_change_no_bit(name: str, place: str):
 
 
 def test_blocks_of_each_group_are_copied_by_its_own_list(place: str):
-    """A second text continues the first 37 tokens of another one; heads of blocks are copied under other numbers."""
     sketch, prompt, rest = odd(), some_words(48), some_words(12)
     limits = with_windows(PLAIN, sketch.graph, 48, 4)
     program = lower(sketch.graph, sketch.weights, limits, place, deterministic=True)
-    expected = WindowTexts(program, limits).write({"b": prompt[:37] + rest}, 64)["b"]
-    texts = WindowTexts(program, limits, seed=7)
-    texts.write({"a": prompt}, 64)
-    texts.fork("a", "b")
-    texts.computed["b"], copies = 37, []
-    for pool, table in zip(texts.pools, texts.tables["b"], strict=True):
-        source, table[2:] = table[2], [pool.take()]
-        copies.append(np.array([[source, table[2], 5]], np.int32))
-    assert len({tuple(each[0]) for each in copies}) == len(copies), "the groups have different numbers"
-    batch = Batch.of([texts.part("b", rest)], BLOCK)
-    groups = [replace(each, copies=copy) for each, copy in zip(batch.windows, copies[1:], strict=True)]
-    found = program.launch(replace(batch, copies=copies[0], windows=tuple(groups))).result().logits
-    assert texts.tables["b"][1][:2] == [UNDEFINED] * 2, "behind the window of 5"
-    assert np.array_equal(found, expected[37:])
+    found, expected = logits_after_copied_heads(program, limits, prompt, rest)
+    assert np.array_equal(found, expected)
 
 
 @pytest.mark.slow

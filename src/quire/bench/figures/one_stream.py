@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from quire.bench.figures.cpu_results import FormatResult
@@ -28,27 +28,31 @@ def decode_figure(result: FormatResult, goal: Goal | None) -> Figure:
 
 
 def bandwidth_figures(result: FormatResult, goal: Goal | None) -> Iterator[Figure]:
-    """Yield the share of the read bandwidth that decoding reached, if the bandwidth could be measured.
-
-    It is the median over repeats, each over the bandwidth measured before and after it.
-    """
-    ours, size = result.ours, result.facts.decode_bytes
-    if not ours.peaks:
-        return
-    shares = [rate * size / peaks.read_bytes for rate, peaks in zip(ours.decode_rates, ours.peaks, strict=True)]
-    limit = median(peaks.read_bytes for peaks in ours.peaks)
-    peers = {name: 100 * median(rates.decode) * size / limit for name, rates in result.peers.items()}
-    name, note = f"decode, {result.facts.label}: share of read bandwidth", f"of {limit / 1e9:.1f} GB/s"
-    yield Figure(name, 100 * median(shares), "%", goal, f"{note}; {len(shares)} repeats", peers)
+    """Yield the share of the read bandwidth that decoding reached, if the bandwidth could be measured."""
+    limits, rates = [peaks.read_bytes for peaks in result.ours.peaks], result.ours.decode_rates
+    peers = {name: median(each.decode) for name, each in result.peers.items()}
+    for share, limit, shares in _shares(rates, limits, result.facts.decode_bytes, peers):
+        name, note = f"decode, {result.facts.label}: share of read bandwidth", f"of {limit / 1e9:.1f} GB/s"
+        yield Figure(name, share, "%", goal, f"{note}; {len(limits)} repeats", shares)
 
 
 def peak_figures(result: FormatResult, goal: Goal | None) -> Iterator[Figure]:
     """Yield the share of the int8 peak that prompts reached, if the peak could be measured."""
-    ours, size = result.ours, result.facts.prompt_multiply_adds
-    if not ours.peaks:
-        return
-    shares = [rate * size / peaks.multiply_adds for rate, peaks in zip(ours.prompt_rates, ours.peaks, strict=True)]
-    limit = median(peaks.multiply_adds for peaks in ours.peaks)
-    peers = {name: 100 * median(rates.prompt) * size / limit for name, rates in result.peers.items()}
-    name, note = f"prompt, {result.facts.label}: share of the int8 peak", f"of {limit / 1e9:.0f} G multiply-adds/s"
-    yield Figure(name, 100 * median(shares), "%", goal, note, peers)
+    limits, rates = [peaks.multiply_adds for peaks in result.ours.peaks], result.ours.prompt_rates
+    peers = {name: median(each.prompt) for name, each in result.peers.items()}
+    for share, limit, shares in _shares(rates, limits, result.facts.prompt_multiply_adds, peers):
+        name, note = f"prompt, {result.facts.label}: share of the int8 peak", f"of {limit / 1e9:.0f} G multiply-adds/s"
+        yield Figure(name, share, "%", goal, note, shares)
+
+
+def _shares(
+    rates: Sequence[float], limits: Sequence[float], size: float, peers: dict[str, float]
+) -> Iterator[tuple[float, float, dict[str, float]]]:
+    """Yield our share in %, the limit and the peers' shares, for `size` a token; nothing if there are no limits.
+
+    Ours is the median over repeats, each over the limit measured before and after it.
+    """
+    if limits:
+        limit = median(limits)
+        ours = 100 * median(rate * size / each for rate, each in zip(rates, limits, strict=True))
+        yield ours, limit, {name: 100 * rate * size / limit for name, rate in peers.items()}
