@@ -42,7 +42,7 @@ def compile_layer(num_tokens: int, format: str) -> None:
     to = Sum(
         x.clone(),
         True,
-        scratch if tiles.is_few(num_tokens, NUM_EXPERTS) else None,
+        scratch if tiles.is_summed(num_tokens) else None,
         torch.zeros(4096, dtype=torch.uint8),
     )
     tile = tiles.find(ExpertKey(DIM, FFN, format, False, height))

@@ -6,6 +6,7 @@ give the arguments.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from quire.devices._triton import (
     attend_few,
     attention,
     bidirectional,
+    chain,
     expanded,
     head_products,
     kv_write,
@@ -54,9 +56,20 @@ def compile_instead(kernel: Any, grid: tuple[int, ...], args: Any, constants: di
         constexprs={(kernel.arg_names.index(name),): value for name, value in fixed.items()},
     )
     options = {"num_warps": shape.warps, "num_stages": shape.stages}
-    compiled = triton.compile(source, target=HOPPER, options=options)
+    with chain._groups_only_if(shape.by_groups):
+        compiled = triton.compile(source, target=HOPPER, options=options)
     assert compiled.metadata.shared <= attention.SHARED_MEMORY, (kernel.__name__, constants, compiled.metadata.shared)
+    _check_rows(kernel.__name__, compiled.asm["ttgir"])
+    assert shape.by_groups or "warp_group_dot" not in compiled.asm["ttgir"], kernel.__name__
     print(kernel.__name__, flush=True)
+
+
+def _check_rows(name: str, code: str) -> None:
+    """Products by groups of four warps have at least 16 rows for each warp: else the last ones read shared memory
+    beyond the matrix."""
+    for layout, warps in re.findall(r"(#mma\d*) = #ttg.nvidia_mma<{versionMajor = 3.*?warpsPerCTA = \[(\d+),", code):
+        rows = re.findall(rf"warp_group_dot .*-> tensor<(\d+)x\d+x\w+, {layout}>", code)
+        assert all(int(each) >= 16 * int(warps) for each in rows), (name, layout, warps, rows)
 
 
 def _type_of(argument: Any) -> str:

@@ -95,6 +95,8 @@ kinds = st.sampled_from(
         {"fixed_chunk": 512},
         {"fixed_chunk": 512, "window": 700},
         {"fixed_chunk": 512, "chunk": 900},
+        {"split_tokens": 8},
+        {"split_tokens": 8, "narrow_queries": 1, "window": 40},
     ]
 )
 
@@ -104,6 +106,12 @@ kinds = st.sampled_from(
 def test_every_token_attends_to_each_of_its_keys_once(rows, kind, group, shared):
     kind = {"wide_queries": 64, **kind} if "fixed_chunk" in kind else kind
     check(batch_of(rows, shared), replace(LIMITS, group=group, **kind))
+
+
+def test_a_row_with_many_drafts_has_several_narrow_items():
+    batch = batch_of([(640, 8), (640, 1), (640, 9)])
+    assert check(batch, replace(LIMITS, num_ctas=0, wide_ctas=0))[:2] == (1, 2)  # of four tokens at most
+    assert check(batch, replace(LIMITS, num_ctas=0, wide_ctas=0, split_tokens=8))[:2] == (3, 1)
 
 
 def test_one_long_row_fills_the_device():

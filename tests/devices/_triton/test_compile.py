@@ -13,7 +13,18 @@ pytestmark = [pytest.mark.device, pytest.mark.slow]
 
 ATTENTION = {"_attend", "_merge", "_attend_few", "_rope_write", "_attend_rows", "_write"}
 ATTENTION |= {"_attend_latent", "_write_latent", "_multiply_heads", "_attend_expanded"}
-EXPERTS = {"_route", "_route_few", "_route_one", "_count", "_place", "_expert_in", "_expert_out", "_sum"}
+EXPERTS = {
+    "_route",
+    "_few_logits",
+    "_few_choices",
+    "_few_groups",
+    "_route_one",
+    "_count",
+    "_place",
+    "_expert_in",
+    "_expert_out",
+    "_sum",
+}
 
 STATES = {"_short_conv", "_write_states", "_delta_steps", "_invert_chunks", "_score_parts", "_invert_stored"}
 STATES |= {"_delta_chunks", "_scan_steps", "_scan_chunks", "_log_decay", "_map", "_gated_norm"}

@@ -36,7 +36,7 @@ def test_deterministic_mode_has_one_height_and_no_kernels_for_few():
 
 
 def test_fewer_tokens_are_few_if_there_are_many_experts():
-    assert [most_few(count) for count in (8, 128, 160, 384, 1024)] == [64, 64, 32, 16, 16]
+    assert [most_few(count) for count in (8, 128, 160, 384, 1024)] == [128, 128, 64, 32, 16]
 
 
 def test_there_are_enough_tiles_when_one_expert_has_all_tokens_and_when_all_have_some():

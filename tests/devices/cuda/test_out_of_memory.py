@@ -144,8 +144,8 @@ def test_without_memory_for_a_graph_its_steps_run_without_one(place, monkeypatch
     texts, wanted = Texts(program), Texts(lowered(small(NAME).draw(), place, dtype="f32", captures=False))
     tried = []
 
-    def fails(whole, stream, pool, num_rows):
-        tried.append(num_rows)
+    def fails(whole, stream, pool, sizes):
+        tried.append(sizes.rows)
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(programs, "capture", fails)
@@ -154,7 +154,7 @@ def test_without_memory_for_a_graph_its_steps_run_without_one(place, monkeypatch
         each.step({0: PROMPT[:5], 1: PROMPT[:3]})
     for token in PROMPT[5:10]:
         assert np.array_equal(texts.step({0: [token], 1: [token]}), wanted.step({0: [token], 1: [token]}))
-    assert tried == [2] and caplog.text.count("steps of 2 rows") == 1
+    assert tried == [2] and caplog.text.count("steps of 2 tokens") == 1
     assert not program.use_idle_time() and tried == [2]  # nothing is captured in idle time when memory is short
 
 

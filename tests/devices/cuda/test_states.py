@@ -90,7 +90,7 @@ def test_a_step_that_changes_states_fails_if_memory_runs_out_inside_it(place: st
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["qwen3_5", "mamba2"])
+@pytest.mark.parametrize("name", ["lfm2", "mamba2"])
 def test_captured_steps_with_padding_have_the_bits_of_steps_without(name: str, place: str):
     """Prompts of 15 to 25 tokens, then five rows that decode, padded to six. A sixth row stays as it was."""
     limits = replace(LIMITS, max_rows=6, num_blocks=48)

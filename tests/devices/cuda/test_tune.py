@@ -19,10 +19,12 @@ from quire.bench.tune import tune_model
 from quire.devices._triton.norm import Product, Rounded
 from quire.devices._triton.stream import Scratch, Tile
 from quire.devices.cuda.candidates import Candidate, candidates
-from quire.devices.cuda.capture import CapturedStep, GraphKind
+from quire.devices.cuda.capture import IDLE_ROWS, Buckets, CapturedStep, GraphKind, idle_captures
 from quire.devices.cuda.device import CudaDevice
+from quire.devices.cuda.drafted import SINGLY, TOGETHER
+from quire.devices.cuda.inputs import StepSizes
 from quire.devices.cuda.linear import Linear
-from quire.devices.cuda.program import IDLE_ROWS, CudaProgram
+from quire.devices.cuda.program import CudaProgram
 from quire.devices.cuda.tiles import BUCKETS, MEASURED, ProductKey, Tiles
 from quire.devices.cuda.tune import Multiplying, TimedPass, Tuner, fastest
 from quire.devices.cuda.tuned_table import TunedTable, TuningTarget
@@ -64,7 +66,7 @@ def key_of(run: TimedPass) -> ProductKey:
 def test_the_shipped_tile_is_among_a_few_candidates(key):
     names = {each.choice: each.name for each in candidates(key, product_of(key))}
     assert names[None] == "library" and MEASURED[key] in names
-    assert 5 <= len(names) <= 30 and len(set(names.values())) == len(names)
+    assert 5 <= len(names) <= 40 and len(set(names.values())) == len(names)
     for tokens in BUCKETS[1:]:
         more = [each.choice for each in candidates(key._replace(tokens=tokens), product_of(key))]
         assert 5 <= len(more) <= 30 and all(tile is None or tile.tokens == tokens for tile in more)
@@ -249,7 +251,7 @@ def test_idle_time_is_used_for_captures_first_and_then_for_tuning_if_it_is_on(pl
         assert not program.use_idle_time(), "no step has run yet"
         program._tuner = Tuner(program.instructions, table(tmp_path), lambda run: 1.0)
         done = list(program._idle_captures())
-        program._captured.update(dict.fromkeys(done, CapturedStep(None, torch.empty(0), 1)))
+        program._captured.update(dict.fromkeys(done, CapturedStep(None, torch.empty(0), StepSizes(1, 1, 1))))
         program._uses[done[0]] += 1
         while program.use_idle_time():
             steps += 1
@@ -262,17 +264,19 @@ def test_idle_time_is_used_for_captures_first_and_then_for_tuning_if_it_is_on(pl
     assert program._tuner is None and not program.use_idle_time()
 
 
-def test_idle_time_captures_shared_prefixes_too_and_few_rows_before_many(place):
-    program = lowered(model(), place)
-    captures = list(program._idle_captures())
-    sizes = program._buckets.sizes
-    kinds = {GraphKind(has_groups, mode) for has_groups in (False, True) for mode in ("greedy", "any")}
+def test_idle_time_captures_shared_prefixes_and_drafts_too_and_few_rows_before_many():
+    buckets, drafted = Buckets(200), Buckets(96)
+    captures = list(idle_captures(buckets, drafted, lambda size: SINGLY if size <= 16 else TOGETHER))
     assert len(captures) == len(set(captures))
-    assert {size for size, _ in captures} == set(sizes)
-    for size in sizes:
-        assert {kind for each, kind in captures if each == size} == {k for k in kinds if size > 1 or not k.has_groups}
-    last_few = max(place for place, (size, _) in enumerate(captures) if size <= IDLE_ROWS)
-    assert all(size > IDLE_ROWS for size, _ in captures[last_few + 1 :])
+    plain = [(size, kind) for size, kind in captures if not kind.drafts]
+    kinds = {GraphKind(has_groups, mode) for has_groups in (False, True) for mode in ("greedy", "any")}
+    assert {size for size, _ in plain} == set(buckets.sizes)
+    for size in buckets.sizes:
+        assert {kind for each, kind in plain if each == size} == {k for k in kinds if size > 1 or not k.has_groups}
+    last_few = max(place for place, (size, _) in enumerate(plain) if size <= IDLE_ROWS)
+    assert all(size > IDLE_ROWS for size, _ in plain[last_few + 1 :])
+    of_drafts = {(size, kind.drafts) for size, kind in captures if kind.drafts}
+    assert of_drafts == {(size, SINGLY if size <= 16 else TOGETHER) for size in drafted.sizes if size > 1}
 
 
 @pytest.mark.gpu

@@ -7,7 +7,7 @@ A program computes one narrow item (see attention_work) for one key head, with t
     after    if a row has several parts, the program that finishes last merges all of them, in order, so the result does
              not depend on which program that is. It resets the counter to 0
 A load waits for the loads that compute its address. So loads without dependencies come first, and keys are prefetched
-while the queries are computed.
+before the product is there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .attention import (
     walk,
     with_terms,
 )
-from .chain import LaunchShape, fetch, follow, launch
+from .chain import LaunchShape, await_previous, fetch, launch, release_next
 from .norm import Product
 from .rope import HeadNorm, Heads, RopeTables, TokenPlacement, load_scaled
 
@@ -116,7 +116,7 @@ def _attend_few(
     CHUNK: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr, SLOPES: tl.constexpr, REACH: tl.constexpr,
     TOKEN: tl.constexpr, COLUMN: tl.constexpr, NORM: tl.constexpr, BLOCK_N: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    follow(CHAINED)
+    release_next(CHAINED)  # what comes before the other half reads the step's inputs, and keys of earlier steps
     GROUP: tl.constexpr = HEADS // KV
     STRIDE: tl.constexpr = (HEADS + 2 * KV) * DIM
     kv = tl.program_id(0) % KV
@@ -125,6 +125,7 @@ def _attend_few(
     begin, end, part = tl.load(items + 3), tl.load(items + 4), tl.load(items + 5)
     # No number of an item is negative. Testing all of them here makes the loads run together with that of the count.
     if (tl.program_id(0) // KV >= tl.load(num_items)) | ((token | row | begin | end | part) < 0):
+        await_previous(CHAINED)
         return
     token, row = token.to(tl.int64), row.to(tl.int64)
     position, slot = tl.load(positions + token), tl.load(slots + token).to(tl.int64)
@@ -139,16 +140,17 @@ def _attend_few(
     is_dim = dims < DIM
     is_query = (rows < GROUP) & is_dim
     q_head = kv * GROUP + rows
-    v = load_scaled(
-        raw, token_scale, column_scale, token, (HEADS + KV + kv) * DIM + dims, is_dim,
-        STRIDE, TOKEN, COLUMN,
-    )  # fmt: skip
     c, s = 1.0, 0.0
     if PAIRS:
         pair = dims // 2 if INTERLEAVED else dims % PAIRS
         c = tl.load(cos + position * PAIRS + pair, mask=dims < 2 * PAIRS, other=1.0)
         s = tl.load(sin + position * PAIRS + pair, mask=dims < 2 * PAIRS, other=0.0)
         s = tl.where(dims % 2 == 0 if INTERLEAVED else dims < PAIRS, -s, s)
+    await_previous(CHAINED)
+    v = load_scaled(
+        raw, token_scale, column_scale, token, (HEADS + KV + kv) * DIM + dims, is_dim,
+        STRIDE, TOKEN, COLUMN,
+    )  # fmt: skip
     q = _turned(
         raw, token_scale, column_scale, q_norm, eps, c, s, token, q_head, dims, is_query,
         STRIDE, DIM, PAIRS, INTERLEAVED, TOKEN, COLUMN, NORM,

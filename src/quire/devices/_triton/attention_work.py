@@ -2,7 +2,8 @@
 
     item     first, count, row, begin, end, part: the tokens members[first : first + count] attend to the keys at the
              positions begin .. end - 1 of `row`'s block table; begin is the start of a block
-    narrow   items of one row's few tokens (decoding, drafts): as many queries as the smallest matrix product has rows
+    narrow   items of one row's few tokens (decoding, drafts): as many queries as the smallest matrix product has rows;
+             a row with more drafts has several, if `split_tokens` says so
     wide     items of prompts, and of tokens of many rows over the blocks that their tables share
     part     a token whose keys are split over several items has a partial result in each, merged in the order of parts
 
@@ -80,6 +81,7 @@ class WorkLimits:
     window: int | None = None
     chunk: int | None = None  # a query reads only keys of its own chunk of this many positions
     fixed_chunk: int | None = None
+    split_tokens: int = 0  # rows of up to so many tokens have narrow items, several if they do not fit into one
     expanded_tokens: int | None = None  # rows of so many tokens, with no earlier ones, have no items; None: all have
 
     @property
@@ -91,6 +93,11 @@ class WorkLimits:
     def narrow_tokens(self) -> int:
         """Maximum members of a narrow item."""
         return 0 if self.fixed_chunk else max(1, self.narrow_queries // self.group)
+
+    @property
+    def few_tokens(self) -> int:
+        """Maximum tokens of a row that has narrow items."""
+        return 0 if self.fixed_chunk else max(self.narrow_tokens, self.split_tokens)
 
     @property
     def wide_tokens(self) -> int:
@@ -120,17 +127,22 @@ class Capacity(NamedTuple):
 
     @classmethod
     def of(cls, limits: WorkLimits, num_tokens: int, num_rows: int) -> Capacity:
-        """Return the capacity for steps of up to these tokens and rows. If both are equal, all rows decode."""
+        """Return the capacity for steps of up to these tokens and rows.
+
+        If both are equal, all rows decode. With `split_tokens` there may be as many rows, with more than a token each.
+        """
         tokens = limits.wide_tokens
         if limits.fixed_chunk:
             wide = num_rows + (num_tokens - num_rows) // tokens + limits.fixed_budget
             return cls(0, wide, 2 * limits.fixed_budget * min(tokens, num_tokens))
-        few = min(num_tokens, num_rows * limits.narrow_tokens)  # tokens of narrow rows
-        narrow = max(num_rows, limits.narrow_budget)
+        few = min(num_tokens, num_rows * limits.few_tokens)  # tokens of narrow rows
+        is_decode = num_tokens == num_rows and not limits.split_tokens
+        spans = min(num_tokens, num_rows + num_tokens // limits.narrow_tokens) if limits.split_tokens else num_rows
+        narrow = max(spans, limits.narrow_budget)
         shared = _max_shared(limits, few)
-        prompts = 0 if num_tokens == num_rows else -(-num_tokens // tokens) + num_rows
+        prompts = 0 if is_decode else -(-num_tokens // tokens) + num_rows
         wide = max(prompts + shared, limits.wide_budget)
-        narrow_partials = narrow * (1 if num_tokens == num_rows else limits.narrow_tokens)
+        narrow_partials = narrow * (1 if is_decode else limits.narrow_tokens)
         return cls(narrow, wide, narrow_partials + max(shared, limits.wide_budget) * tokens)
 
 
@@ -182,7 +194,7 @@ def plan_work(batch: Batch, limits: WorkLimits, out: WorkViews) -> WorkCounts:
     """Split the step into items, and write them to `out`."""
     num_tokens = len(batch.positions)
     counts = batch.starts[1:] - batch.starts[:-1]
-    is_few = counts <= limits.narrow_tokens
+    is_few = counts <= limits.few_tokens
     out.members[:num_tokens] = np.arange(num_tokens, dtype=np.int32)
     shared, begins = _shared_spans(batch, counts, is_few, limits, out.members)
     spans = _own_spans(batch, counts, is_few, begins, limits)
@@ -255,13 +267,14 @@ def _own_spans(batch: Batch, counts: Array, is_few: Array, begins: Array, limits
         spans[:, COUNT] = 1
         spans[:, END] = batch.lengths
     else:
-        tiles = np.where(is_few, 1, -(-counts // limits.wide_tokens))
+        sizes = np.where(is_few, max(limits.narrow_tokens, 1), limits.wide_tokens)
+        tiles = -(-counts // sizes)
         rows = np.arange(num_rows).repeat(tiles)
         tile = np.arange(len(rows)) - np.repeat(tiles.cumsum() - tiles, tiles)
         last = batch.starts[rows + 1]
         spans = np.zeros((len(rows), 6), np.int32)
-        spans[:, FIRST] = batch.starts[rows] + tile * limits.wide_tokens
-        stop = np.minimum(spans[:, FIRST] + max(limits.wide_tokens, limits.narrow_tokens), last)
+        spans[:, FIRST] = batch.starts[rows] + tile * sizes[rows]
+        stop = np.minimum(spans[:, FIRST] + sizes[rows], last)
         spans[:, COUNT] = stop - spans[:, FIRST]
         spans[:, ROW] = rows
         spans[:, END] = batch.lengths[rows] - (last - stop)

@@ -4,7 +4,7 @@ Law: before `follow`, a kernel of a chain reads only what is there before the st
 (weights), the inputs that the host sent for the step, and states that no other kernel of the step writes; and every
 kernel calls `follow`. So when it returns, all earlier kernels are done. Without hardware support, and in the
 interpreter, kernels start one by one. So do kernels of many programs: they would all wait, and only the first ones
-could start early.
+could start early. That is an attribute of a launch: one compiled kernel serves both.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 HOPPER = (9, 0)
 MAX_CHAINED = 2048  # programs
+WITHOUT_GROUPS = "DISABLE_MMA_V3"
 NOTICEABLE = 0.02  # seconds: loading a kernel that was compiled ahead is faster than this
 
 logger = logging.getLogger("quire.devices.cuda")
@@ -33,8 +35,21 @@ logger = logging.getLogger("quire.devices.cuda")
 @triton.jit
 def follow(CHAINED: tl.constexpr):
     """Let the next kernel start, and wait for the previous one."""
+    release_next(CHAINED)
+    await_previous(CHAINED)
+
+
+@triton.jit
+def release_next(CHAINED: tl.constexpr):
+    """Let the next kernel start: the first half of `follow`, for kernels that read their inputs in between."""
     if CHAINED:
         gdc_launch_dependents()
+
+
+@triton.jit
+def await_previous(CHAINED: tl.constexpr):
+    """Wait for the previous kernel: the second half of `follow`."""
+    if CHAINED:
         gdc_wait()
 
 
@@ -56,13 +71,14 @@ class LaunchShape(NamedTuple):
 
     warps: int = 4
     stages: int = 3
+    by_groups: bool = True  # groups of four warps multiply together, where the hardware can
 
 
 class _Job(NamedTuple):
     kernel: Any
     args: tuple[Any, ...]
     constants: dict[str, Any]
-    options: dict[str, Any]
+    shape: LaunchShape
 
 
 _COMPILED: dict[Any, Any] = {}
@@ -83,26 +99,30 @@ def launch(
         assert [*kernel.arg_names[len(args) :]] == [*constants, "CHAINED"], "on a GPU they are passed by position"
         kernel[grid](*args, **constants, CHAINED=False)
         return
-    can_chain = prod(grid) <= MAX_CHAINED and _can_chain(device.index)
-    key = (kernel, shape, can_chain, *constants.values(), *map(_kind, args))
+    can_chain = _can_chain(device.index)
+    key = (kernel, shape, *constants.values(), *map(_kind, args))
     found = _COMPILED.get(key)
     if found is None:
-        options = {"num_warps": shape.warps, "num_stages": shape.stages, "launch_pdl": can_chain}
+        job = _Job(kernel, args, constants | {"CHAINED": can_chain}, shape)
         if _IS_RECORDING:
-            _RECORDED[key] = _Job(kernel, args, constants | {"CHAINED": can_chain}, options)
+            _RECORDED[key] = job
             return
         began = time.perf_counter()
-        _COMPILED[key] = kernel[grid](*args, **constants, CHAINED=can_chain, **options)
+        with _groups_only_if(shape.by_groups):
+            found = _COMPILED[key] = _compile(job)
         seconds = time.perf_counter() - began
         if seconds > NOTICEABLE:
             logger.debug("compiled %s at its first launch in %.0f ms", kernel.__name__, 1e3 * seconds)
-        return
     if _IS_RECORDING:
         return
     x, y, z = (*grid, 1, 1)[:3]
     stream = torch._C._cuda_getCurrentRawStream(device.index)
+    starts_early = can_chain and prod(grid) <= MAX_CHAINED
     rest = (*constants.values(), can_chain)
-    found.run(x, y, z, stream, found.function, found.packed_metadata, None, None, None, *args, *rest)
+    found.run.launch(
+        x, y, z, stream, found.function, False, starts_early, None, None, found.packed_metadata, None, None, None,
+        *args, *rest,
+    )  # fmt: skip
 
 
 def compile_ahead(run: Callable[[], None]) -> int:
@@ -118,15 +138,32 @@ def compile_ahead(run: Callable[[], None]) -> int:
         _IS_RECORDING.pop()
     jobs = dict(_RECORDED)
     _RECORDED.clear()
-    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as threads:
-        _COMPILED.update(zip(jobs, threads.map(_compile, jobs.values()), strict=True))
+    for by_groups in (True, False):
+        part = {key: job for key, job in jobs.items() if job.shape.by_groups == by_groups}
+        with _groups_only_if(by_groups), ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as threads:
+            _COMPILED.update(zip(part, threads.map(_compile, part.values()), strict=True))
     return len(jobs)
+
+
+@contextmanager
+def _groups_only_if(by_groups: bool) -> Iterator[None]:
+    """Compile without products by groups of warps, unless by_groups. Triton reads this from the environment alone."""
+    if by_groups:
+        yield
+        return
+    os.putenv(WITHOUT_GROUPS, "1")
+    try:
+        yield
+    finally:
+        os.unsetenv(WITHOUT_GROUPS)
 
 
 def _compile(job: _Job) -> Any:
     with torch.cuda.device(job.args[0].device):  # a new thread has no current device
-        kernel = job.kernel.warmup(*job.args, **job.constants, **job.options, grid=(1,))
-        assert kernel.run is not None  # accessing it builds the launcher and loads the kernel
+        options = {"num_warps": job.shape.warps, "num_stages": job.shape.stages}
+        kernel = job.kernel.warmup(*job.args, **job.constants, **options, grid=(1,))
+        # accessing `run` builds the launcher and loads the kernel
+        assert kernel.run.global_scratch_size == 0, "launches pass no scratch memory"
         return kernel
 
 

@@ -28,6 +28,9 @@ PARTS = tl.constexpr(CHUNK // 16)
 # of a token and a head: what is kept of the state before the chunk; that times the factor of unit length of the key,
 # and of the query; that of the key times what is left of its change after the chunk
 FACTORS = tl.constexpr(4)
+# Triton 3.6 compiles these products wrongly for groups of warps on Hopper: with 4 warps the results are wrong, with 8
+# they read memory beyond a chunk.
+SHAPE = LaunchShape(4, 1, by_groups=False)
 
 
 @triton.jit
@@ -251,15 +254,15 @@ def delta_chunks(tokens: DeltaInputs, rule: DeltaRule, states: Tensor, rows: Sta
     strides, numbers = tuple(each.stride(0) for each in read), (rule.scale, rule.eps or 0.0)
     if rule.by_channel:
         args = (*read, rows.chunks, inverses, scores, *strides, *numbers)
-        launch(_score_parts, (num_chunks, rule.heads, PARTS.value), args, of_scores, LaunchShape(8, 1))
+        launch(_score_parts, (num_chunks, rule.heads, PARTS.value), args, of_scores, SHAPE)
         constant = {name: constants[name] for name in ("HEADS", "PRECISION")}
-        launch(_invert_stored, (num_chunks, rule.heads), (rows.chunks, inverses), constant, LaunchShape(8, 1))
+        launch(_invert_stored, (num_chunks, rule.heads), (rows.chunks, inverses), constant, SHAPE)
     else:
         args = (*read, rows.chunks, inverses, scores, factors, *strides, *numbers)
-        launch(_invert_chunks, (num_chunks, rule.heads), args, of_scores, LaunchShape(8, 1))
+        launch(_invert_chunks, (num_chunks, rule.heads), args, of_scores, SHAPE)
     args = (
         *tokens, states, rows.source, rows.target, rows.saves, rows.chunks, rows.scans, inverses, scores, factors, out,
         *tokens.strides, *numbers,
     )  # fmt: skip
     grid = (len(rows.scans), rule.heads, triton.cdiv(rule.value_dim, rule.columns))
-    launch(_delta_chunks, grid, args, constants, LaunchShape(8, 1))
+    launch(_delta_chunks, grid, args, constants, SHAPE)

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .attention_work import aligned
 from .chain import LaunchShape, follow, launch
 
 TOKENS = tl.constexpr(32)  # of a program
@@ -39,8 +40,12 @@ class Grouping(NamedTuple):
         num_pairs = num_tokens * top
         num_used = min(num_pairs, num_experts)
         num_tiles = (num_pairs + num_used * (height - 1)) // height
-        numbers = torch.empty(num_tiles * (height + 2) + 1, dtype=torch.int32, device=device)
-        pairs, experts, ends, used = numbers.split([num_tiles * height, num_tiles, num_tiles, 1])
+        counts = (num_tiles * height, num_tiles, num_tiles, 1)
+        sizes = [aligned(count) for count in counts]
+        numbers = torch.empty(sum(sizes), dtype=torch.int32, device=device)
+        pairs, experts, ends, used = (
+            part[:count] for part, count in zip(numbers.split(sizes), counts, strict=True)
+        )  # fmt: skip
         return cls(pairs, experts, ends, used, height)
 
 

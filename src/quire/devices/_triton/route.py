@@ -1,8 +1,9 @@
 """Routing: the logits of all experts, the choice, its weights, and the grouping of tokens by expert.
 
-Few tokens, in one kernel: every program computes the logits of some experts, and the one that finishes last chooses
-for all tokens and groups them. It may begin with the RMS norm of the tokens, which is written too: experts read it.
-Many tokens: a program chooses for some tokens, and counts the pairs of each expert; `group_pairs` does the rest.
+Few tokens: one kernel computes the logits of some experts over some columns in each program; another chooses for one
+token in each; a third groups them. The first two may apply the RMS norm of the tokens, which is written too: experts
+read it. Many tokens: a program chooses for some tokens, and counts the pairs of each expert; `group_pairs` does the
+rest.
 Logits are sums in float32 of products with the weight as it is stored. Of equal experts the smaller index is chosen.
 """
 
@@ -17,11 +18,14 @@ from torch import Tensor
 
 from .chain import LaunchShape, follow, launch
 from .elementwise import tanh
-from .grouping import TOKENS, Grouping, empty_counts, write_pairs, write_tiles
+from .grouping import TOKENS, Grouping, empty_counts, write_tiles
 from .norm import Norm
 from .stream import Scratch
 
 ROWS = 16  # experts of a program of the kernel for few
+FEW_COLUMNS = 512  # bytes of a row of the weight in such a program
+COLUMNS = tl.constexpr(1024)  # of a token that are normed at a time
+PAIRS = tl.constexpr(32)  # that a program of few tokens groups
 MAX_BYTES = 32 << 10  # of the weight, at a time
 NOTHING = tl.constexpr(float("-inf"))
 LEAST = tl.constexpr(-(1 << 63))  # less than the key of any number
@@ -235,60 +239,83 @@ def _write_choice(weights, chosen, numbers, ids, tokens, is_there, TOP: tl.const
 
 
 @triton.jit(do_not_specialize=["T"])
-def _route_few(
-    x, norm, weight, bias, correction, expert_scale, weights, chosen, normed, logits, arrived, pairs, experts, ends,
-    used, T, eps, factor, softcap, E: tl.constexpr, EP: tl.constexpr, K: tl.constexpr, BK: tl.constexpr,
-    TOP: tl.constexpr, SCORING: tl.constexpr, CHOSEN: tl.constexpr, GROUPS: tl.constexpr,
-    TOP_GROUPS: tl.constexpr, GROUP_TOP: tl.constexpr, NORMALIZE: tl.constexpr, SOFTCAP: tl.constexpr,
-    BIAS: tl.constexpr, CORRECTION: tl.constexpr, SCALE: tl.constexpr, NORM: tl.constexpr, BE: tl.constexpr,
-    BT: tl.constexpr, BM: tl.constexpr, CHAINED: tl.constexpr,
+def _few_logits(
+    x, norm, weight, logits, squares, T, E: tl.constexpr, EP: tl.constexpr, K: tl.constexpr, BK: tl.constexpr,
+    NORM: tl.constexpr, BE: tl.constexpr, BT: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    program, num_programs = tl.program_id(0), tl.num_programs(0)
+    """The products of BE experts with BK columns of all tokens, [shares of columns, tokens, EP]; of the first experts
+    also the sums of the tokens' squares, [shares, tokens]."""
+    share = tl.program_id(1)
+    e = tl.program_id(0) * BE + tl.arange(0, BE)
+    k = share * BK + tl.arange(0, BK)
+    is_column = k < K
+    w = tl.load(weight + tl.minimum(e, E - 1)[:, None] * K + k[None, :], mask=is_column[None, :], other=0.0)
+    scale = tl.full([BK], 1.0, tl.float32)
+    if NORM:
+        scale = tl.load(norm + k, mask=is_column, other=0.0).to(tl.float32)
+    follow(CHAINED)
     tokens = tl.arange(0, BT)
     is_there = tokens < T
-    e = program * BE + tl.arange(0, BE)
-    rows = tl.minimum(e, E - 1)
-    k = tl.arange(0, BK)
-    follow(CHAINED)
-    acc = tl.zeros([BE, BT], tl.float32)
-    squares = tl.zeros([BT], tl.float32)
-    for start in tl.range(0, K, BK):
-        columns = start + k
-        w = tl.load(weight + rows[:, None] * K + columns[None, :], mask=(columns < K)[None, :], other=0.0)
-        mask = is_there[None, :] & (columns < K)[:, None]
-        a = tl.load(x + tokens[None, :] * K + columns[:, None], mask=mask, other=0.0)
-        if NORM:
-            h = a.to(tl.float32)
-            squares += tl.sum(h * h, 0)
-            a = h * tl.load(norm + columns, mask=columns < K, other=0.0)[:, None]
-        acc = tl.dot(w, a.to(w.dtype), acc, input_precision="ieee")
+    a = tl.load(x + tokens[None, :] * K + k[:, None], mask=is_there[None, :] & is_column[:, None], other=0.0)
     if NORM:
-        rms = tl.rsqrt(squares / K + eps)
-        acc *= rms[None, :]
-        for start in range(program * BK, K, num_programs * BK):
-            columns = start + k
-            mask = is_there[:, None] & (columns < K)[None, :]
-            at = tokens[:, None] * K + columns[None, :]
-            h = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) * rms[:, None]
-            h *= tl.load(norm + columns, mask=columns < K, other=0.0)[None, :]
-            tl.store(normed + at, h.to(normed.dtype.element_ty), mask=mask)
-    tl.store(logits + tokens[None, :] * EP + e[:, None], acc, mask=(e < EP)[:, None])
-    tl.debug_barrier()
-    if tl.atomic_add(arrived, 1, sem="acq_rel") == num_programs - 1:
-        tl.store(arrived, 0)
-        every = tl.arange(0, EP)
-        exists = (every < E)[None, :] & is_there[:, None]
-        all_logits = tl.load(logits + tokens[:, None] * EP + every[None, :], exists, other=0.0, cache_modifier=".cg")
-        all_logits = _limited(all_logits, bias, tl.minimum(every, E - 1), softcap, BIAS, SOFTCAP)
-        chosen_weights, ids, ranks = _choose(
-            all_logits, correction, expert_scale, factor, E, EP, TOP, SCORING, CHOSEN, GROUPS, TOP_GROUPS,
-            GROUP_TOP, NORMALIZE, CORRECTION, SCALE,
-        )  # fmt: skip
-        _write_choice(weights, chosen, chosen_weights, ids, tokens, is_there, TOP, EP)
-        ranks = tl.where(is_there[:, None], ranks, 0)
-        total = tl.sum((ranks > 0).to(tl.int32), 0)
-        places = write_tiles(total, experts, ends, used, 0, 1, T, BM, EP)
-        write_pairs(pairs, ranks, places, tokens, TOP)
+        h = a.to(tl.float32)
+        if tl.program_id(0) == 0:
+            tl.store(squares + share * T + tokens, tl.sum(h * h, 0), mask=is_there)
+        a = (h * scale[:, None]).to(w.dtype)
+    acc = tl.dot(w, a.to(w.dtype), input_precision="ieee")
+    to = logits + (share * T + tokens)[None, :] * EP + e[:, None]
+    tl.store(to, acc, mask=is_there[None, :] & (e < EP)[:, None])
+
+
+@triton.jit(do_not_specialize=["T"])
+def _few_choices(
+    x, norm, logits, squares, bias, correction, expert_scale, weights, chosen, normed, T, eps, factor, softcap,
+    E: tl.constexpr, EP: tl.constexpr, K: tl.constexpr, TOP: tl.constexpr, SCORING: tl.constexpr,
+    CHOSEN: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr, GROUP_TOP: tl.constexpr,
+    NORMALIZE: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, CORRECTION: tl.constexpr, SCALE: tl.constexpr,
+    NORM: tl.constexpr, SHARES: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """The choice of one token."""
+    token = tl.program_id(0)
+    follow(CHAINED)
+    every, share = tl.arange(0, EP), tl.arange(0, triton.next_power_of_2(SHARES))
+    is_part = (share < SHARES)[:, None] & (every < E)[None, :]
+    parts = tl.load(logits + (share * T + token)[:, None] * EP + every[None, :], mask=is_part, other=0.0)
+    total = tl.sum(parts, 0)
+    if NORM:
+        sums = tl.load(squares + share * T + token, mask=share < SHARES, other=0.0)
+        rms = tl.rsqrt(tl.sum(sums, 0) / K + eps)
+        total *= rms
+        for start in range(0, K, COLUMNS):
+            columns = start + tl.arange(0, COLUMNS)
+            h = tl.load(x + token * K + columns, mask=columns < K, other=0.0).to(tl.float32) * rms
+            h *= tl.load(norm + columns, mask=columns < K, other=0.0)
+            tl.store(normed + token * K + columns, h.to(normed.dtype.element_ty), mask=columns < K)
+    all_logits = _limited(total[None, :], bias, tl.minimum(every, E - 1), softcap, BIAS, SOFTCAP)
+    numbers, ids, _ = _choose(
+        all_logits, correction, expert_scale, factor, E, EP, TOP, SCORING, CHOSEN, GROUPS, TOP_GROUPS, GROUP_TOP,
+        NORMALIZE, CORRECTION, SCALE,
+    )  # fmt: skip
+    one = token + tl.arange(0, 1)
+    _write_choice(weights, chosen, numbers, ids, one, one < T, TOP, EP)
+
+
+@triton.jit(do_not_specialize=["T"])
+def _few_groups(
+    chosen, pairs, experts, ends, used, T, TOP: tl.constexpr, EP: tl.constexpr, BM: tl.constexpr, MOST: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Group all pairs by expert: every program counts them all, and finds the places of some."""
+    program = tl.program_id(0)
+    every, mine = tl.arange(0, MOST), program * PAIRS + tl.arange(0, PAIRS)
+    follow(CHAINED)
+    ids = tl.load(chosen + every, mask=every < T * TOP, other=-1)
+    own = tl.load(chosen + mine, mask=mine < T * TOP, other=-1)
+    total = tl.histogram(ids, EP, mask=every < T * TOP)
+    places = write_tiles(total, experts, ends, used, program, tl.num_programs(0), T, BM, EP)
+    is_earlier = (ids[None, :] == own[:, None]) & (every[None, :] < mine[:, None])
+    start = tl.sum(tl.where(tl.arange(0, EP)[None, :] == own[:, None], places[None, :], 0), 1)
+    tl.store(pairs + start + tl.sum(is_earlier.to(tl.int32), 1), mine, mask=mine < T * TOP)
 
 
 def route(x: Tensor, router: ExpertRouter) -> RoutingResult:
@@ -310,19 +337,28 @@ def route_few(
 
     height: of the tiles of the grouping.
     """
-    tokens, vectors = len(x), (router.bias, router.correction, router.expert_scale)
+    tokens, (num_experts, columns) = len(x), router.weight.shape
     choice = _empty(tokens, router, x.device)
     normed = x if norm is None else torch.empty_like(x)
-    grouping = Grouping.empty(tokens, router.top, len(router.weight), height, x.device)
+    grouping = Grouping.empty(tokens, router.top, num_experts, height, x.device)
     weight, eps = (None, 0.0) if norm is None else norm[:2]
+    constants = router.constants
+    size, padded = FEW_COLUMNS // router.weight.element_size(), constants["EP"]
+    num_shares, most = triton.cdiv(columns, size), max(16, triton.next_power_of_2(tokens))
+    logits, squares = scratch.partial, scratch.partial[num_shares * tokens * padded :]
+    has = {"NORM": norm is not None}
+    sizes = {"E": num_experts, "EP": padded, "K": columns, "BK": size, **has, "BE": ROWS, "BT": most}
+    args: tuple[Any, ...] = (x, weight, router.weight, logits, squares, tokens)
+    launch(_few_logits, (triton.cdiv(num_experts, ROWS), num_shares), args, sizes, LaunchShape(4, 1))
     args = (
-        x, weight, router.weight, *vectors, *choice[:2], normed, scratch.partial, scratch.arrived, *grouping[:4],
-        tokens, eps, router.factor, router.softcap,
+        x, weight, logits, squares, router.bias, router.correction, router.expert_scale, *choice[:2], normed, tokens,
+        eps, router.factor, router.softcap,
     )  # fmt: skip
-    constants = router.constants | _has(router) | {"NORM": norm is not None, "BE": ROWS}
-    constants |= {"BT": max(16, triton.next_power_of_2(tokens)), "BM": height}
-    shape = LaunchShape(_warps(constants["BT"] * constants["EP"]), 4 if tokens <= 16 else 3)
-    launch(_route_few, (triton.cdiv(len(router.weight), ROWS),), args, constants, shape)
+    del constants["BK"]
+    launch(_few_choices, (tokens,), args, constants | _has(router) | has | {"SHARES": num_shares}, LaunchShape(4, 1))
+    args, num_pairs = (choice.chosen, *grouping[:4], tokens), tokens * router.top
+    sizes = {"TOP": router.top, "EP": padded, "BM": height, "MOST": triton.next_power_of_2(most * router.top)}
+    launch(_few_groups, (triton.cdiv(num_pairs, PAIRS.value),), args, sizes, LaunchShape(4, 1))
     return choice._replace(grouping=grouping), normed
 
 

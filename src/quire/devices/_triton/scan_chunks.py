@@ -17,8 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from .attention import padded
-from .chain import LaunchShape, follow, launch
-from .delta_chunks import chunk_tokens, kept_between, tile
+from .chain import follow, launch
+from .delta_chunks import SHAPE, chunk_tokens, kept_between, tile
 from .log_decay import softplus
 from .scan_steps import ScanInputs, StateScan
 from .state_work import StateRows
@@ -89,4 +89,4 @@ def scan_chunks(tokens: ScanInputs, scan: StateScan, states: Tensor, rows: State
         out, *tokens.strides, scan.low, scan.high,
     )  # fmt: skip
     grid = (len(rows.scans), scan.heads, triton.cdiv(scan.dim, lines))
-    launch(_scan_chunks, grid, args, constants, LaunchShape(4 if lines * constants["SIZE_PADDED"] <= 4096 else 8, 1))
+    launch(_scan_chunks, grid, args, constants, SHAPE)

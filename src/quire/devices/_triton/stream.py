@@ -39,15 +39,28 @@ class Tile(NamedTuple):
 
 
 @triton.jit
-def _tokens(x, norm, squares, tokens, columns, is_there, K: tl.constexpr, NORM: tl.constexpr):
-    """Return the tokens [BK, BM], and the accumulated sum of their squares."""
-    a = tl.load(x + tokens[None, :] * K + columns[:, None], mask=is_there[None, :], other=0.0)
+def _tokens(x, norm, squares, tokens, columns, end, is_there, K: tl.constexpr, NORM: tl.constexpr, CUT: tl.constexpr):
+    """Return the tokens [BK, BM], and the accumulated sum of their squares. CUT: some columns are beyond the end."""
+    mask = is_there[None, :]
+    if CUT:
+        mask = mask & (columns < end)[:, None]
+    a = tl.load(x + tokens[None, :] * K + columns[:, None], mask=mask, other=0.0)
     if NORM:
         h = a.to(tl.float32)
         squares += tl.sum(h * h, 0)
-        h *= tl.load(norm + columns).to(tl.float32)[:, None]
+        scale = tl.load(norm + columns, mask=columns < end, other=0.0) if CUT else tl.load(norm + columns)
+        h *= scale.to(tl.float32)[:, None]
         a = h.to(a.dtype)
     return a, squares
+
+
+@triton.jit
+def _weights(at, columns, end, CUT: tl.constexpr):
+    """Return weights [BN, BK]."""
+    if CUT:
+        return tl.load(at, mask=(columns < end)[None, :], other=0.0)
+    else:
+        return tl.load(at)
 
 
 @triton.jit
@@ -127,6 +140,7 @@ def _stream(
 ):  # fmt: skip
     share = tl.program_id(1)
     KS: tl.constexpr = K // SHARES
+    CUT: tl.constexpr = KS % BK != 0
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     rows = tl.minimum(n, N - 1).to(tl.int64)  # beyond the last row the last one is read again, and not written
     m = tl.program_id(2) * BM + tl.arange(0, BM)
@@ -139,10 +153,11 @@ def _stream(
     acc_up = tl.zeros([BN, BM], tl.float32)
     squares = tl.zeros([BM], tl.float32)
     for start in tl.range(0, KS, BK, num_stages=STAGES):
-        a, squares = _tokens(x, norm, squares, m, share * KS + start + k, is_there, K, NORM)
-        acc = tl.dot(tl.load(wp + start), a, acc, input_precision="ieee")
+        columns, end = share * KS + start + k, (share + 1) * KS
+        a, squares = _tokens(x, norm, squares, m, columns, end, is_there, K, NORM, CUT)
+        acc = tl.dot(_weights(wp + start, columns, end, CUT), a, acc, input_precision="ieee")
         if GATE:
-            acc_up = tl.dot(tl.load(wp + up + start), a, acc_up, input_precision="ieee")
+            acc_up = tl.dot(_weights(wp + up + start, columns, end, CUT), a, acc_up, input_precision="ieee")
     if CHAINED and LINES > 0:
         _fetch_ahead(ahead, num_lines, LINES)
     finish(

@@ -11,9 +11,9 @@ from quire.devices._triton.stream import LINE, Scratch, Tile
 from .linear import Linear
 from .tiles import FEW_TOKENS, ProductKey, TileChoice, Tiles
 
-ROWS_AND_WARPS = ((64, 4), (32, 2))
+ROWS_AND_WARPS = ((64, 4), (32, 2), (16, 1))
 MANY_ROWS_AND_WARPS = ((64, 4), (128, 8))  # beyond few tokens: every program reads all tokens, so fewer are better
-COLUMNS = (32, 64, 128, 256)
+COLUMNS = (32, 64, 128, 256, 512)
 STAGES = (3, 4)
 SHARES = (1, 2, 4)
 IN_FLIGHT = range(24 << 10, 100 << 10)  # bytes of weights in flight per program: fewer do not hide memory latency

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from .inputs import StepSizes
 
 Result = TypeVar("Result")
+IDLE_ROWS = 64  # steps of up to this many rows are captured first, in both sampling modes
 
 
 class GraphKind(NamedTuple):
@@ -20,10 +21,11 @@ class GraphKind(NamedTuple):
 
     has_groups: bool  # rows share a prefix
     mode: str  # how tokens are sampled: none (not in the graph), greedy, any
+    drafts: str = ""  # how attention of rows with drafts is planned; empty: every row has one token
 
 
 class Buckets:
-    """The numbers of rows that steps are padded to: dense where one row is a large part of the step."""
+    """The numbers of tokens that steps are padded to: dense where one token is a large part of the step."""
 
     def __init__(self, most: int) -> None:
         steps = ((1, 1, 4), (4, 2, 16), (16, 8, 64), (64, 16, 256), (256, 32, 512), (512, 64, 1 << 20))
@@ -33,10 +35,34 @@ class Buckets:
         self.sizes = sorted(sizes)
 
     def find(self, sizes: StepSizes) -> int | None:
-        """Return the bucket of a step in which every row has one token and its logits; None for any other step."""
-        if not sizes.tokens == sizes.rows == sizes.logits:
+        """Return the bucket of a step in which rows have one token, or drafts; None for any other step."""
+        if not (sizes.drafts or sizes.tokens == sizes.rows == sizes.logits) or sizes.tokens > self.sizes[-1]:
             return None
-        return self.sizes[bisect_left(self.sizes, sizes.rows)]
+        return self.sizes[bisect_left(self.sizes, sizes.tokens)]
+
+
+def idle_captures(plain: Buckets, drafted: Buckets, drafts_of: Callable[[int], str]) -> Iterator[tuple[int, GraphKind]]:
+    """Yield the graphs to capture in idle time, the likeliest first: few rows before many.
+
+    Shared prefixes (of two rows or more) are included: captured on demand, the first burst of such steps would wait
+    20 to 45 ms per bucket. Steps with drafts that share a prefix are not: they are rare. `drafts_of` is how steps with
+    drafts of so many tokens are planned.
+    """
+    yield from _plain_captures(0, IDLE_ROWS, plain)
+    for mode in ("greedy", "any"):
+        for size in drafted.sizes:
+            if size > 1:
+                yield size, GraphKind(has_groups=False, mode=mode, drafts=drafts_of(size))
+    yield from _plain_captures(IDLE_ROWS, plain.sizes[-1], plain)
+
+
+def _plain_captures(least: int, most: int, buckets: Buckets) -> Iterator[tuple[int, GraphKind]]:
+    for mode in ("greedy", "any"):
+        for size in buckets.sizes:
+            if least < size <= most:
+                yield size, GraphKind(has_groups=False, mode=mode)
+                if size > 1:
+                    yield size, GraphKind(has_groups=True, mode=mode)
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +71,7 @@ class CapturedStep:
 
     graph: Any
     logits: Tensor
-    num_rows: int
+    sizes: StepSizes
 
     def replay(self) -> Tensor:
         """Start the graph; return its logits."""
@@ -53,14 +79,14 @@ class CapturedStep:
         return self.logits
 
 
-def capture(whole: Callable[[], Tensor], stream: Any, pool: Any, num_rows: int) -> CapturedStep:
+def capture(whole: Callable[[], Tensor], stream: Any, pool: Any, sizes: StepSizes) -> CapturedStep:
     """Capture the graph of a step. All graphs of a program share `pool`: they never run at the same time.
 
     They share the memory of their logits too, which are read before the next step. Kept separately, the logits of all
     buckets up to 1,024 rows would take 6 GB per kind (vocabulary of 128,256).
     """
     graph, logits = record(whole, stream, pool)
-    return CapturedStep(graph, torch.as_tensor(_Unowned(logits), device=logits.device), num_rows)
+    return CapturedStep(graph, torch.as_tensor(_Unowned(logits), device=logits.device), sizes)
 
 
 class _Unowned:

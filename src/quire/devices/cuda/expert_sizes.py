@@ -5,8 +5,9 @@ Tiles have about as many tokens as an expert gets, if all get equally many. In d
 
 from __future__ import annotations
 
-MAX_FEW = 64  # tokens: routing is one kernel, and the kernel of the second product adds up the answers
-MAX_LOGITS = 8192  # of few tokens: one program chooses by all of them
+MAX_FEW = 128  # tokens: a program reads the experts that all of them chose
+MAX_LOGITS = 16384  # of few tokens
+MAX_SUMMED = 16  # tokens: the kernel of the second product adds up the answers
 HEIGHTS = (16, 32, 64, 128)
 FIXED_HEIGHT = 64
 COUNTED = 32  # tokens whose pairs a program counts
@@ -19,8 +20,13 @@ def most_few(num_experts: int) -> int:
 
 
 def is_few(num_tokens: int, num_experts: int, is_fixed: bool) -> bool:
-    """Return whether the kernels for few tokens are used."""
+    """Return whether the kernels of routing for few tokens are used."""
     return not is_fixed and num_tokens <= most_few(num_experts)
+
+
+def is_summed(num_tokens: int, is_fixed: bool) -> bool:
+    """Return whether the kernel of the second product adds up the answers."""
+    return not is_fixed and num_tokens <= MAX_SUMMED
 
 
 def tile_height(num_tokens: int, top: int, num_experts: int, is_fixed: bool) -> int:
@@ -33,7 +39,7 @@ def tile_height(num_tokens: int, top: int, num_experts: int, is_fixed: bool) -> 
 
 def first_counts(top: int, num_experts: int) -> list[int]:
     """Return the smallest number of tokens for each kernel that such experts use, without those for one token."""
-    counts = [2, 5, 17, 33, most_few(num_experts) + 1]  # of sums and of routing
+    counts = [2, 5, 17, 33, 65, most_few(num_experts) + 1]  # of sums and of routing
     return sorted({*counts, *(int(0.75 * height * num_experts / top) + 1 for height in HEIGHTS[:-1])})
 
 
@@ -45,7 +51,7 @@ def most_tiles(num_tokens: int, top: int, num_experts: int, height: int) -> int:
 
 def grouping_bytes(num_tiles: int, height: int) -> int:
     """Return the size of a `Grouping`."""
-    return INT_BYTES * (num_tiles * (height + 2) + 1)
+    return INT_BYTES * (num_tiles * height + 2 * (-(-num_tiles // 4) * 4) + 4)
 
 
 def count_bytes(num_tokens: int, num_experts: int) -> int:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from quire.devices._triton.experts import ExpertTile
 from quire.devices._triton.packing import PACKED
 
-from .expert_sizes import is_few, tile_height
+from .expert_sizes import HEIGHTS, is_few, is_summed, tile_height
 
 COLUMNS = (128, 64, 32, 16)
 STAGED = 48 << 10  # numbers of tokens in all stages of a product with a quantized matrix
@@ -45,8 +45,12 @@ class ExpertTiles:
         self._known = {} if is_fixed else known
 
     def is_few(self, num_tokens: int, num_experts: int) -> bool:
-        """Return whether the kernel of a product adds up the answers."""
+        """Return whether the kernels of routing for few tokens are used."""
         return is_few(num_tokens, num_experts, self.is_fixed)
+
+    def is_summed(self, num_tokens: int) -> bool:
+        """Return whether the kernel of a product adds up the answers."""
+        return is_summed(num_tokens, self.is_fixed)
 
     def height(self, num_tokens: int, top: int, num_experts: int) -> int:
         """Return the tokens of a tile."""
@@ -61,6 +65,8 @@ class ExpertTiles:
         if key.format in PACKED:
             block = PACKED[key.format].block
             tokens = block * max(key.height, 32)  # numbers of a stage: they take most of the shared memory
+            if key.height == HEIGHTS[0] and not self.is_fixed:
+                return ExpertTile(64, block, 2, 3)
             return ExpertTile(64, block, 4, 2 if self.is_fixed else max(2, min(4, STAGED // tokens)))
         columns = next((each for each in COLUMNS if key.columns % each == 0), COLUMNS[-1])
         if self.is_fixed or wide:
@@ -69,4 +75,4 @@ class ExpertTiles:
             return ExpertTile(32 if key.is_gated else 64, columns, 4, 4)
         if key.height == 64:
             return ExpertTile(64 if key.is_gated else 128, min(columns, 64), 4 if key.is_gated else 8, 4)
-        return ExpertTile(128, min(columns, 64), 8, 3 if key.is_gated else 4)
+        return ExpertTile(128, min(columns, 64), 8 if key.is_gated else 4, 3)

@@ -96,13 +96,13 @@ class ExpertLinears:
         top, activation = weights.shape[1], self.activation
         if self.reads is not None:
             count_reads(grouping, self.reads)
-        is_few = self.tiles.is_few(len(x), self.num_experts)
+        is_summed = self.tiles.is_summed(len(x))
         inward, outward = self.inward.matrices, self.outward.matrices
         first = Inward(inward, activation)
-        if is_few and self.reads is None:  # all experts are on the GPU
+        if is_summed and self.reads is None:  # all experts are on the GPU
             first = Inward(inward, activation, outward.addresses, bytes_of(outward.format, *outward[2:4]))
         hidden = expert_in(x, weights, first, grouping, self.tiles.find(self.key(grouping.height, True)))
-        to = Sum(total, adds, self.scratch if is_few else None, self.ahead)
+        to = Sum(total, adds, self.scratch if is_summed else None, self.ahead)
         tile = self.tiles.find(self.key(grouping.height, False))
         expert_out(hidden, None if activation.on_input else weights, top, outward, grouping, tile, to)
 

@@ -18,6 +18,7 @@ from quire.devices._triton.attention_work import AttentionKind
 from quire.devices._triton.rope import RopeTables
 
 from .caches import Caches
+from .drafted import ROW_TOKENS
 from .experts import Experts
 from .few_rows_model import ACTIVATIONS, ALL_HEADS, HEAD_DIMS, ModelInstructions
 from .instructions import Instruction, Run
@@ -32,6 +33,8 @@ TILE_ROWS = 16
 SLOT = WARPS * TILE_ROWS * BOX_BYTES
 ROWS = (1, 8, 16)  # one kernel for each of these maximum numbers of rows
 MAX_ROWS = ROWS[-1]
+# The kernels: the most tokens of a step, and of a row.
+KERNELS = (*((each, 1) for each in ROWS), *((each, ROW_TOKENS) for each in ROWS[1:]))
 # shared memory for tokens, by ROWS, in order of preference
 TOKEN_BYTES = {1: (9 << 10,), 8: (68 << 10, 52 << 10, 36 << 10), 16: (68 << 10, 52 << 10, 36 << 10)}
 BARRIERS = 8 * 2 * 8  # bytes of barriers for tokens
@@ -115,7 +118,7 @@ class FewRows:
     _buffers: dict[str, Tensor] = field(init=False)
     _ropes: list[tuple[Tensor, Tensor]] = field(init=False)  # cosines and sines
     _ones: Tensor = field(init=False)  # the norms' weight of blocks without a norm before them
-    _kernels: dict[int, tuple[Kernel, LaunchConfig]] = field(default_factory=dict)
+    _kernels: dict[tuple[int, int], tuple[Kernel, LaunchConfig]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, instructions: Sequence[Instruction], caches: Caches) -> FewRows | None:
@@ -138,10 +141,11 @@ class FewRows:
         shared_memory: int = facts.shared_memory_per_block_optin  # type: ignore[attr-defined]
         try:
             found = cls(model, caches, facts.multi_processor_count, shared_memory)
-            if min(found._memory_plan(each)["SLOTS"] for each in ROWS) < MIN_SLOTS:
+            if not all(found._fits(each, 1) for each in ROWS):
                 return None
-            with ThreadPoolExecutor(len(ROWS)) as threads:
-                list(threads.map(found._kernel, ROWS))
+            kernels = [each for each in KERNELS if each[1] <= found.row_tokens]
+            with ThreadPoolExecutor(len(kernels)) as threads:
+                list(threads.map(found._kernel, *zip(*kernels, strict=True)))
         except (CudaError, OSError, AttributeError) as error:  # AttributeError: the driver is too old
             logger.warning("steps of few rows run as several kernels: %s", error)
             return None
@@ -187,14 +191,18 @@ class FewRows:
     def num_ctas(self) -> int:
         return self.num_processors
 
+    @property
+    def row_tokens(self) -> int:
+        return ROW_TOKENS if all(self._fits(each, ROW_TOKENS) for each in ROWS[1:]) else 1
+
     def supports(self, run: Run) -> bool:
-        """Return whether every row has one token, and rows share no keys."""
-        return run.is_few
+        """Return whether every item of attention has one token, and rows share no keys."""
+        return run.is_few or run.is_single
 
     def __call__(self, run: Run) -> Tensor:
         """Launch the step; return its logits, in float32."""
         num_tokens = len(run.ids)
-        kernel, config = self._kernel(num_tokens)
+        kernel, config = self._kernel(num_tokens, 1 if run.is_decode else ROW_TOKENS)
         logits = torch.empty((num_tokens, self._definitions["VOCAB"]), device=run.ids.device)
         tensors = self._buffers | {
             "maps": self._maps,
@@ -298,8 +306,12 @@ class FewRows:
             "HAS_LOGIT_CAP": bool(model.head.cap),
         }
 
-    def _memory_plan(self, max_tokens: int) -> dict[str, int]:
-        """Return the constants that depend on the number of rows, and the division of shared memory."""
+    def _fits(self, max_tokens: int, row_tokens: int) -> bool:
+        """Return whether such a kernel has enough shared memory."""
+        return self._memory_plan(max_tokens, row_tokens)["SLOTS"] >= MIN_SLOTS
+
+    def _memory_plan(self, max_tokens: int, row_tokens: int) -> dict[str, int]:
+        """Return the constants that depend on the numbers of tokens, and the division of shared memory."""
         tokens, definitions = max(max_tokens, ROWS[1]), self._definitions
         own_rows = definitions["DOWN_TILES"] * TILE_ROWS
         groups = -(-definitions["DIM"] // own_rows)
@@ -307,7 +319,7 @@ class FewRows:
         sums = WARPS * TILE_ROWS * tokens
         head_dim, group = definitions["HEAD_DIM"], definitions["HEADS"] // definitions["KV"]
         partials = (head_dim // 4 + 4) * 8 * -(-group // 2) if head_dim < HEAD_DIMS[-1] else group * head_dim
-        attention = 6 * head_dim + 8 + 8 * WARPS + WARPS // 2 * partials
+        attention = 6 * head_dim + 8 + 8 * WARPS + (row_tokens - 1) * (head_dim + 8) + WARPS // 2 * partials
         residuals = (3 if definitions["HAS_POST_NORM"] else 1) * residual
         fixed = ALIGNMENT + BARRIERS + definitions["WORKS"] * ITEM + 4 * (residuals + max(sums, attention))
         plans = [(size, (self.shared_memory - fixed - size) // (SLOT + 16)) for size in TOKEN_BYTES[max_tokens]]
@@ -316,21 +328,22 @@ class FewRows:
         return {
             "TOKENS": tokens,
             "MAX_TOKENS": max_tokens,
+            "ROW_TOKENS": row_tokens,
             "TOKEN_BYTES": token_bytes,  # of what weights are multiplied with
             "RESIDUAL": residual,
             "SLOTS": slots,
             "shared": fixed + token_bytes + slots * (SLOT + 16),
         }
 
-    def _kernel(self, num_tokens: int) -> tuple[Kernel, LaunchConfig]:
-        max_tokens = next(each for each in ROWS if num_tokens <= each)
-        if max_tokens not in self._kernels:
-            plan = self._memory_plan(max_tokens)
+    def _kernel(self, num_tokens: int, row_tokens: int) -> tuple[Kernel, LaunchConfig]:
+        key = next(each for each in KERNELS if num_tokens <= each[0] and row_tokens == each[1])
+        if key not in self._kernels:
+            plan = self._memory_plan(*key)
             shared = plan.pop("shared")
             code = compile_kernel("few_rows", self._definitions | plan, self.caches.device)
             launch = LaunchConfig(self.num_processors, 32 * (WARPS + 2), shared)
-            self._kernels[max_tokens] = Kernel.load(code, "few_rows", shared, self.caches.device), launch
-        return self._kernels[max_tokens]
+            self._kernels[key] = Kernel.load(code, "few_rows", shared, self.caches.device), launch
+        return self._kernels[key]
 
     def _tensor_maps(self) -> Tensor:
         """Return the tensor maps of all matrices, for the copy engine."""

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.devices._triton.attention_work import (
+    COUNT,
+    FIRST,
     ROW,
     AttentionKind,
     WorkCounts,
@@ -43,6 +45,7 @@ class StepSizes(NamedTuple):
     logits: int
     chunks: int = 0  # of states, and the rows that are cut into them
     scans: int = 0
+    drafts: str = ""  # how attention of rows with drafts is planned (drafted.py); empty: there are none
 
 
 class StepSplit(NamedTuple):
@@ -51,6 +54,7 @@ class StepSplit(NamedTuple):
     attention: Mapping[AttentionKind, WorkLimits]
     states: StateLimits | None = None  # None: no layer has states
     windows: tuple[int, ...] = ()  # reaches of the window groups
+    is_single: bool = False  # every token has items of its own, which count the row's tokens up to it
 
     def group_of(self, kind: AttentionKind) -> int:
         """Return the group whose tables a kind of layers reads: that of all tokens, or 1 + a window group's index."""
@@ -134,6 +138,9 @@ def fill(
     counts = {}
     for attention, views in inputs.work.items():
         counts[attention] = count = plan_work(batch, limits.attention[attention], views)
+        if limits.is_single:
+            items = views.narrow[: count.narrow]
+            items[:, COUNT] = items[:, FIRST] - batch.starts[items[:, ROW]] + 1
         begin, width = begins[limits.group_of(attention)]
         for items in (views.narrow[: count.narrow, ROW], views.wide[: count.wide, ROW]):
             items *= width

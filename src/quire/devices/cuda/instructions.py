@@ -45,6 +45,7 @@ class Run:
     logits_at: Tensor | None  # int32 [L]; None: every token
     merges: bool = True  # a token's attention may be in several parts
     is_decode: bool = False  # every row has one token
+    is_single: bool = False  # rows have drafts, and every token has items of its own
     expands: bool = False  # some rows are whole prompts, for which latent attention expands keys and values
     wide: AttendsWide | None = None  # a kernel for wide items
     states: StateRows | None = None  # of the rows; None: no layer has states

@@ -73,6 +73,7 @@ class CudaPending:
     draws: Draws | None
     logits: Tensor | None  # of entries that the host samples
     sample: Callable[[], None] | None  # to be called when the masks are there; None: nothing to do
+    is_typical: bool = True  # False: the next step of its sizes will be faster, as its graph is captured then
     bits: Tensor | None = None  # int32 [masks, words] buffer of the masks
     _output: StepOutput | None = None
 
@@ -91,6 +92,6 @@ class CudaPending:
             seconds = self.staging.seconds()
             tokens = self.staging.tokens[: self.num_logits].numpy().copy() if self.draws is not None else None
             logits = None if self.logits is None else self.logits.cpu().numpy()
-            self._output = StepOutput(logits, tokens=tokens, seconds=seconds)
+            self._output = StepOutput(logits, tokens=tokens, seconds=seconds, is_typical=self.is_typical)
             self.logits = None
         return self._output

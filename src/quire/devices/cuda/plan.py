@@ -9,7 +9,7 @@ from quire.graph.weight import Weights
 from quire.ops.cache import State, cache_groups
 
 from . import ACTIVATIONS, FP8
-from .expert_sizes import count_bytes, grouping_bytes, is_few, most_tiles, tile_height
+from .expert_sizes import count_bytes, grouping_bytes, is_few, is_summed, most_tiles, tile_height
 from .values import DELTA_RULES, RECURRENT, SUMS, HeldValues, prepare_graph
 
 FLOAT32_BYTES = 4
@@ -152,9 +152,9 @@ class _Sizes:
         num_experts, ffn, dim = (int(size) for size in self.graph.shapes[str(node.weights["up"])])
         height, num_tiles = self._tiles(chosen, num_experts)
         hidden = num_tiles * height * ffn * self._value_bytes
-        if is_few(self._rows(chosen), num_experts, self._is_fixed):
-            return hidden
-        return hidden + self._of(chosen, chosen.dim * dim) + grouping_bytes(num_tiles, height)
+        if not is_few(self._rows(chosen), num_experts, self._is_fixed):
+            hidden += grouping_bytes(num_tiles, height)
+        return hidden if is_summed(self._rows(chosen), self._is_fixed) else hidden + self._of(chosen, chosen.dim * dim)
 
     def _inside_recurrent(self, node: Node) -> int:
         """Return the bytes of the inverses, scores and factors of the delta rule in chunks, and of its own decays."""

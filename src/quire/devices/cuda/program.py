@@ -2,7 +2,7 @@
 
 Everything runs on one stream, so steps take effect in order: a block that is freed and taken again while a step that
 reads it is in flight is written after that. The host only waits when a result is collected. A step in which every row
-has one token is replayed from the CUDA graph of its bucket; all others are launched kernel by kernel.
+has one token, or drafts, is replayed from the CUDA graph of its bucket; all others are launched kernel by kernel.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -21,17 +22,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.devices._triton.attention import AttentionWork
-from quire.devices._triton.attention_work import AttentionKind, Capacity, WorkCounts, WorkLimits, aligned
+from quire.devices._triton.attention_work import AttentionKind, WorkCounts, WorkLimits, aligned, work_size
 from quire.devices._triton.chain import compile_ahead
 from quire.devices._triton.rope import TokenPlacement
-from quire.devices.base import Limits
+from quire.devices.base import DraftCapacity, Limits
 from quire.ops.batch import Batch, Draws
 from quire.types.errors import OutOfDeviceMemory
 
 from . import FACTS
 from .attention import AttendsWide
 from .caches import Caches
-from .capture import Buckets, CapturedStep, GraphKind, capture
+from .capture import Buckets, CapturedStep, GraphKind, capture, idle_captures
+from .drafted import ROW_TOKENS, SINGLY, TOGETHER, are_separate, has_drafts, max_tokens, with_drafts
 from .experts import Experts
 from .host_experts import HostExperts
 from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, StepSplit, fill, of_groups
@@ -40,6 +42,7 @@ from .int4 import Int4Linear
 from .latent import AttendLatent
 from .linear import Linear
 from .out_of_memory import convert_out_of_memory, state_failure
+from .partials import allocate_partials
 from .pending import CudaPending, HostLogits, Staging
 from .plain import Multiply
 from .sampler import DeviceSampler, sampling_mode
@@ -50,7 +53,6 @@ from .variants import InstructionList, Variant, variant_within
 logger = logging.getLogger("quire.devices.cuda")
 Array = NDArray[Any]
 CAPTURED_AT = 2  # uses: a kind of step that occurs once is not worth the time of a capture
-IDLE_ROWS = 64  # steps of up to this many rows are captured first, in both sampling modes
 IDLE_BYTES = 1 << 30  # free memory below which nothing more is captured in idle time
 
 
@@ -83,6 +85,7 @@ class CudaProgram:
     step_bytes: int = 0  # of the values that the largest step holds at once
     max_in_flight: int = FACTS.steps_in_flight
     _buckets: Buckets = field(init=False)
+    _drafted_buckets: Buckets = field(init=False)
     num_padded: int = 0  # padding rows computed so far
     _captured: dict[tuple[int, GraphKind], CapturedStep | None] = field(
         default_factory=dict
@@ -100,14 +103,16 @@ class CudaProgram:
     def __post_init__(self) -> None:
         limits, is_cuda = self.limits, self.device.type == "cuda"
         self._buckets = Buckets(limits.max_rows)
+        self._drafted_buckets = Buckets(max_tokens(limits) if self.work.states is None else 1)
         num_groups = 1 + len(self.work.windows)
         fixed = (2 + num_groups) * aligned(limits.max_tokens) + 8 * aligned(limits.max_logits)
-        work = self.work.size(limits.max_tokens, limits.max_rows)
+        drafted = sum(work_size(with_drafts(each, limits)) for each in self.work.attention.values())
+        work = max(self.work.size(limits.max_tokens, limits.max_rows), drafted)
         size = fixed + work + num_groups * limits.max_rows * limits.max_blocks
         self._staging = [Staging.make(size, limits.max_logits, is_cuda) for _ in range(FACTS.steps_in_flight + 1)]
         self._numbers = torch.zeros(size, dtype=torch.int32, device=self.device)
         self._floats = self._numbers.view(torch.float32)
-        self._partials = self._allocate_partials()
+        self._partials = allocate_partials(self.work.attention, limits, self.device)
         if is_cuda:
             self._stream, self._pool = torch.cuda.Stream(self.device), torch.cuda.graph_pool_handle()
 
@@ -116,22 +121,11 @@ class CudaProgram:
         """Blocks of all tokens, without the one for padding."""
         return self.caches.num_blocks
 
-    def _allocate_partials(self) -> dict[AttentionKind, tuple[Tensor, Tensor]]:
-        """Allocate partial results of attention, values and weights. Layers of all kinds use the same memory."""
-        most = {
-            kind: Capacity.of(each, self.limits.max_tokens, self.limits.max_rows).partials * kind.num_heads
-            for kind, each in self.work.attention.items()
-        }
-        out_size = max((count * kind.value_dim for kind, count in most.items()), default=0)
-        out = torch.empty(out_size, dtype=torch.float32, device=self.device)
-        lse = torch.empty(max(most.values(), default=0), dtype=torch.float32, device=self.device)
-        return {
-            kind: (
-                out[: count * kind.value_dim].view(-1, kind.num_heads, kind.value_dim),
-                lse[:count].view(-1, kind.num_heads),
-            )
-            for kind, count in most.items()
-        }
+    @property
+    def draft_capacity(self) -> DraftCapacity | None:
+        """Steps with drafts that are captured. Those that change states are not."""
+        tokens = self._drafted_buckets.sizes[-1]
+        return DraftCapacity(min(ROW_TOKENS, tokens) - 1, tokens) if self.work.states is None else None
 
     @property
     def formats(self) -> dict[str, int]:
@@ -163,16 +157,21 @@ class CudaProgram:
         staging = self._staging[self._next]
         self._next = (self._next + 1) % len(self._staging)
         sizes = StepSizes(len(batch.token_ids), len(batch.lengths), len(batch.logits_at))
+        if has_drafts(batch) and self.work.states is None:
+            sizes = sizes._replace(drafts=self._drafts_of(sizes.tokens, are_separate(batch, self.limits.block_tokens)))
+        if sizes.drafts == SINGLY and len(batch.groups):
+            batch = replace(batch, groups=batch.groups[:0])
         mode = sampling_mode(batch.draws)
         with self.on_stream(), torch.no_grad():
             if self.hosted is not None:
                 self.hosted.before_step()
-            captured = self._captured_for(
-                sizes, GraphKind(bool(len(batch.groups)), "none" if mode == "masked" else mode)
-            )
+            kind = GraphKind(bool(len(batch.groups)), "none" if mode == "masked" else mode, sizes.drafts)
+            bucket = self._buckets_of(kind).find(sizes) if self.captures else None
+            is_typical = bucket is None or (bucket, kind) in self._captured
+            captured = None if bucket is None else self._captured_for(bucket, kind)
             if staging.began is not None:
                 staging.began.record()
-            padded = sizes if captured is None else StepSizes(*[captured.num_rows] * 3)
+            padded = sizes if captured is None else captured.sizes
             self.num_padded += padded.tokens - sizes.tokens
             inputs, counts = self._send(batch, padded, staging)
             for group, copies in enumerate(of_groups(batch, "copies")):
@@ -188,7 +187,7 @@ class CudaProgram:
                 host_logits.fill()
                 if mode in ("greedy", "any") and logits is not None:
                     self.sampler.sample(logits, inputs, mode, None)
-            pending = CudaPending(self, staging, sizes.logits, batch.draws, host_logits.copy, None)
+            pending = CudaPending(self, staging, sizes.logits, batch.draws, host_logits.copy, None, is_typical)
             if mode == "masked" and logits is not None:
                 held, bits = logits, self._mask_buffer(batch.draws)
                 pending.bits, pending.sample = bits, lambda: self.sampler.sample(held, inputs, mode, bits)
@@ -215,18 +214,7 @@ class CudaProgram:
         return True
 
     def _idle_captures(self) -> Iterator[tuple[int, GraphKind]]:
-        """Yield the graphs to capture, the likeliest first: few rows before many.
-
-        Shared prefixes (of two rows or more) are included: captured on demand, the first burst of such steps would wait
-        20 to 45 ms per bucket.
-        """
-        for most, least in ((IDLE_ROWS, 0), (self._buckets.sizes[-1], IDLE_ROWS)):
-            for mode in ("greedy", "any"):
-                for size in self._buckets.sizes:
-                    if least < size <= most:
-                        yield size, GraphKind(has_groups=False, mode=mode)
-                        if size > 1:
-                            yield size, GraphKind(has_groups=True, mode=mode)
+        return idle_captures(self._buckets, self._drafted_buckets, partial(self._drafts_of, is_separate=True))
 
     def tune(self) -> Iterator[str]:
         """Time all tuning candidates, and store the fastest for the next start."""
@@ -275,15 +263,17 @@ class CudaProgram:
         variant = variant_within(self.variants, sizes)
 
         def blocks(each: WorkLimits) -> int:
-            if sizes.tokens != sizes.rows or each.fixed_chunk:
+            if sizes.drafts == TOGETHER or (sizes.tokens != sizes.rows and not sizes.drafts) or each.fixed_chunk:
                 return each.num_ctas
             if variant is not None:
                 return variant.num_ctas
             return each.num_ctas if sizes.rows < each.narrow_budget else 0
 
-        limits = {"max_tokens": sizes.tokens, "max_rows": sizes.rows}
+        limits = {"max_tokens": sizes.tokens, "max_rows": sizes.rows, "split_tokens": ROW_TOKENS if sizes.drafts else 0}
         attention = {kind: replace(each, num_ctas=blocks(each), **limits) for kind, each in self.work.attention.items()}
-        return self.work._replace(attention=attention)
+        if sizes.drafts == SINGLY:
+            attention = {kind: replace(each, narrow_queries=each.group) for kind, each in attention.items()}
+        return self.work._replace(attention=attention, is_single=sizes.drafts == SINGLY)
 
     def send_back(self, pending: CudaPending) -> None:
         """Copy the step's tokens to the host after sampling."""
@@ -335,37 +325,42 @@ class CudaProgram:
         at = inputs.logits_at if sizes.logits != sizes.tokens else None
         run = Run(inputs.ids, where, inputs.tables, work, self.sampler.last_tokens, at, windows=tuple(windows))
         run.merges = any(each.partials for each in counts.values())
-        run.is_decode = sizes.tokens == sizes.rows
+        run.is_decode, run.is_single = sizes.tokens == sizes.rows and not sizes.drafts, sizes.drafts == SINGLY
         run.expands = any(each.has_expanded for each in counts.values())
         run.wide, run.states = self.wide, inputs.states
         return run
 
-    def _captured_for(self, sizes: StepSizes, kind: GraphKind) -> CapturedStep | None:
+    def _drafts_of(self, num_tokens: int, is_separate: bool) -> str:
+        """Return how attention of a step with drafts is planned."""
+        variant = variant_within(self.variants, StepSizes(num_tokens, 1, num_tokens)) if is_separate else None
+        return SINGLY if variant is not None and variant.row_tokens >= ROW_TOKENS else TOGETHER
+
+    def _buckets_of(self, kind: GraphKind) -> Buckets:
+        return self._drafted_buckets if kind.drafts else self._buckets
+
+    def _captured_for(self, bucket: int, kind: GraphKind) -> CapturedStep | None:
         """Return the graph of such a step. None: launch it kernel by kernel."""
-        bucket = self._buckets.find(sizes) if self.captures else None
-        if bucket is None:
-            return None
         key = bucket, kind
         if key not in self._captured:
             self._uses[key] += 1
-            if self._uses[key] < CAPTURED_AT:
+            if self._uses[key] < CAPTURED_AT and not kind.drafts:
                 return None
             self._try_to_capture(bucket, kind)
         return self._captured[key]
 
-    def _try_to_capture(self, num_rows: int, kind: GraphKind) -> None:
+    def _try_to_capture(self, bucket: int, kind: GraphKind) -> None:
         """Capture a graph. If there is no memory for it, its steps are launched kernel by kernel from now on."""
         began = time.perf_counter()
         try:
-            self._captured[num_rows, kind] = convert_out_of_memory(lambda: self._capture(num_rows, kind))
-            logger.debug("captured %d rows, %s, in %.0f ms", num_rows, kind, 1e3 * (time.perf_counter() - began))
+            self._captured[bucket, kind] = convert_out_of_memory(lambda: self._capture(bucket, kind))
+            logger.debug("captured %d tokens, %s, in %.0f ms", bucket, kind, 1e3 * (time.perf_counter() - began))
         except OutOfDeviceMemory:
-            self._captured[num_rows, kind] = None
-            logger.warning("no memory is left to capture steps of %d rows: they run without a graph", num_rows)
+            self._captured[bucket, kind] = None
+            logger.warning("no memory is left to capture steps of %d tokens: they run without a graph", bucket)
 
-    def _capture(self, num_rows: int, kind: GraphKind) -> CapturedStep:
+    def _capture(self, bucket: int, kind: GraphKind) -> CapturedStep:
         """Capture a step of padding only: it writes nothing that is read later."""
-        padded = StepSizes(num_rows, num_rows, num_rows)
+        padded = StepSizes(bucket, min(bucket, self.limits.max_rows), bucket, drafts=kind.drafts)
         work = self._work_of(padded)
         inputs = Inputs.of(self._numbers, self._floats, padded, work)
         self._numbers.zero_()
@@ -392,4 +387,4 @@ class CudaProgram:
                 self.sampler.sample(logits, inputs, kind.mode, None)
             return logits
 
-        return capture(whole, self._stream, self._pool, num_rows)
+        return capture(whole, self._stream, self._pool, padded)

@@ -22,6 +22,9 @@ TILE_ROWS = 64
 MAX_SHARES = 4
 FIXED_TOKENS = 64  # tokens and rows of a program in deterministic mode
 MIN_FP8_COLUMNS = 32
+SHORT = 8  # tiles of a share: with fewer stages, more programs run at once
+LONG = 1024  # columns: of fewer, a share would be less than a tile
+LOADED = 16  # columns that are loaded at once, at least
 
 TileChoice = Tile | None  # None: the library multiplies
 KINDS: dict[str, type[Tile]] = {"stream": Tile}  # types of choices by their names on disk
@@ -56,7 +59,8 @@ class ProductKey(NamedTuple):
             and tile.rows >= 16
             and tile.columns >= (MIN_FP8_COLUMNS if self.width == 1 else 16)
             and self.width <= 2
-            and self.columns % (tile.columns * tile.shares) == 0
+            and self.columns % (LOADED * tile.shares) == 0
+            and self.columns // tile.shares >= tile.columns
             and isinstance(tile.stages, int)
             and tile.stages > 0
         )
@@ -67,6 +71,10 @@ MEASURED_ON = ("H100", "H200")
 MEASURED: dict[ProductKey, TileChoice] = {
     ProductKey(6144, 4096, 2, False, FEW_TOKENS): Tile(64, 128, FEW_TOKENS, 4, 4, 3),
     ProductKey(4096, 4096, 2, False, FEW_TOKENS): Tile(32, 256, FEW_TOKENS, 1, 2, 4),
+    ProductKey(5120, 2048, 2, False, FEW_TOKENS): Tile(64, 128, FEW_TOKENS, 4, 4, 3),
+    ProductKey(2048, 4096, 2, False, FEW_TOKENS): Tile(64, 256, FEW_TOKENS, 4, 4, 3),
+    ProductKey(5120, 2880, 2, False, FEW_TOKENS): Tile(64, 128, FEW_TOKENS, 4, 4, 3),
+    ProductKey(2880, 4096, 2, False, FEW_TOKENS): Tile(32, 256, FEW_TOKENS, 4, 2, 4),
     ProductKey(28672, 4096, 2, True, FEW_TOKENS): Tile(64, 64, FEW_TOKENS, 1, 4, 4),
     ProductKey(4096, 14336, 2, False, FEW_TOKENS): Tile(64, 128, FEW_TOKENS, 4, 4, 4),
     ProductKey(128256, 4096, 2, False, FEW_TOKENS): Tile(64, 128, FEW_TOKENS, 1, 4, 4),
@@ -140,18 +148,22 @@ class Tiles:
         is_fp8 = width == 1
         wide = (256, 128, 64, 32) if is_fp8 and not is_gate else (64, 32) if is_gate and not is_fp8 else (128, 64, 32)
         at_a_time = next((each for each in wide if columns % each == 0), None)
-        if at_a_time is None or width > 2 or tokens > FEW_TOKENS:
+        multiple = at_a_time
+        if columns % LOADED == 0 and columns >= LONG and columns % wide[0]:
+            at_a_time, multiple = wide[0], LOADED  # the last columns of a share are cut
+        if at_a_time is None or multiple is None or width > 2 or tokens > FEW_TOKENS:
             return None
         if is_gate:
             return Tile(32, at_a_time, FEW_TOKENS, 1, 2, 3) if is_fp8 else Tile(64, at_a_time, FEW_TOKENS, 1, 4, 4)
-        shares = self._shares(rows, columns, at_a_time)
-        return Tile(TILE_ROWS, at_a_time, FEW_TOKENS, shares, 4, 3 if is_fp8 else 4)
+        shares = self._shares(rows, columns, multiple)
+        is_short = columns // (shares * at_a_time) <= SHORT
+        return Tile(TILE_ROWS, at_a_time, FEW_TOKENS, shares, 4, 3 if is_fp8 or is_short else 4)
 
-    def _shares(self, rows: int, columns: int, at_a_time: int) -> int:
-        """Return the number of shares that the columns are divided into, each a multiple of `at_a_time`."""
+    def _shares(self, rows: int, columns: int, multiple: int) -> int:
+        """Return the number of shares that the columns are divided into, each a multiple of `multiple`."""
         programs, shares = -(-rows // TILE_ROWS), 1
         while 2 * programs * shares < 3 * self.num_processors and shares < MAX_SHARES:
-            if columns % (2 * shares * at_a_time):
+            if columns % (2 * shares * multiple):
                 break
             shares *= 2
         return shares

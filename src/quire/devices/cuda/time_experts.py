@@ -162,7 +162,7 @@ class ExpertTimes:
     def multiply_out(self, layer: TimedLayer, tile: ExpertTile | None = None) -> None:
         """Down and the sum."""
         linear, tile = layer.linear, tile or self._tile(layer.linear, layer.grouping, False)
-        to = Sum(layer.total, True, self.placer.scratch if self._is_few(len(layer.x)) else None)
+        to = Sum(layer.total, True, self.placer.scratch if self.tiles.is_summed(len(layer.x)) else None)
         weights = layer.choice.weights
         expert_out(layer.hidden, weights, weights.shape[1], linear.outward.matrices, layer.grouping, tile, to)
 

@@ -26,6 +26,10 @@ class Variant(Protocol):
     @property
     def max_tokens(self) -> int: ...
     @property
+    def row_tokens(self) -> int:
+        """The most tokens of a row with drafts; 1: it computes no drafts."""
+
+    @property
     def num_ctas(self) -> int:
         """The blocks over which attention of its steps is split."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quire.devices.cuda.few_rows import TILE_ROWS, FewRows, ProductShape, _parts
+from quire.devices.cuda.few_rows import KERNELS, TILE_ROWS, FewRows, ProductShape, _parts
 from quire.devices.cuda.few_rows_model import ModelInstructions
 from quire.devices.cuda.nvrtc import LaunchConfig
 from quire.devices.cuda.program import CudaProgram
@@ -27,9 +27,9 @@ class EmulatedRows(FewRows):
 
     folder: str = ""
 
-    def _kernel(self, num_tokens: int) -> Any:
-        max_tokens = next(each for each in (1, 8, 16) if num_tokens <= each)
-        plan = self._memory_plan(max_tokens)
+    def _kernel(self, num_tokens: int, row_tokens: int) -> Any:
+        max_tokens = next(most for most, each in KERNELS if num_tokens <= most and each == row_tokens)
+        plan = self._memory_plan(max_tokens, row_tokens)
         shared = plan.pop("shared")
         definitions = tuple((self._definitions | plan).items())
         return Emulated(built("few_rows", definitions, self.folder)), LaunchConfig(self.num_processors, 32 * 18, shared)

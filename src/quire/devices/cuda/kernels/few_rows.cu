@@ -20,7 +20,7 @@
 // A norm after a block needs the squares of all rows of a product before the sum: blocks exchange them, with tags.
 //
 // Compile-time definitions: LAYERS WIDTH FFN VOCAB DIM HEADS KV HEAD_DIM PAIRS BLOCK_TOKENS HAS_BIAS TOKENS MAX_TOKENS
-// SLOTS TOKEN_BYTES RESIDUAL, and TILES of each product; and what a model may have: HAS_PRE_NORM and HAS_POST_NORM (of
+// ROW_TOKENS SLOTS TOKEN_BYTES RESIDUAL, and TILES of each product; and what a model may have: HAS_PRE_NORM and HAS_POST_NORM (of
 // blocks), HEAD_NORM, WORKS (different windows), HAS_WINDOW, ROPES, IS_INTERLEAVED, ACTIVATION,
 // HAS_LAYER_SCALES, HAS_SCORE_CAP, HAS_EMBEDDING_FACTOR, HAS_RESIDUAL_FACTOR, HAS_LOGIT_FACTOR, HAS_LOGIT_CAP.
 

@@ -76,7 +76,7 @@ struct Layer {
 
 // How attention of a step is split, and where keys are: the same for all layers with one window.
 struct Work {
-  const int* items;        // token, count, offset of the block table, begin, end, part
+  const int* items;        // token, number of the row's tokens up to it, offset of the block table, begin, end, part
   const int* num_items;
   const int* first_part;
   const int* num_parts;

@@ -1,0 +1,51 @@
+"""Steps with drafts: rows have several tokens, all of which yield logits, and are captured like those that decode.
+
+Attention of a row's tokens is planned TOGETHER, so that a key is read once for several of them; or SINGLY, an item for
+each token, as the kernel for few rows computes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from quire.devices._triton.attention_work import MIN_SHARED, WorkLimits
+from quire.devices.base import Limits
+from quire.ops.batch import Batch
+
+TOGETHER, SINGLY = "together", "singly"
+MAX_TOKENS = 256  # of a step
+ROW_TOKENS = 8  # of a row
+
+
+def max_tokens(limits: Limits) -> int:
+    """Return the most tokens of a step with drafts."""
+    return min(MAX_TOKENS, limits.max_tokens, limits.max_logits)
+
+
+def with_drafts(work: WorkLimits, limits: Limits) -> WorkLimits:
+    """Return how attention of the largest step with drafts is split."""
+    most = max_tokens(limits)
+    return replace(work, max_tokens=most, max_rows=min(most, limits.max_rows), split_tokens=ROW_TOKENS)
+
+
+def has_drafts(batch: Batch) -> bool:
+    """Return whether every token yields logits, and some rows have a few of them. So has a short scored prompt."""
+    num_tokens, num_rows = len(batch.token_ids), len(batch.lengths)
+    if not num_rows < num_tokens <= MAX_TOKENS or len(batch.logits_at) != num_tokens:
+        return False
+    return int((batch.starts[1:] - batch.starts[:-1]).max()) <= ROW_TOKENS
+
+
+def are_separate(batch: Batch, block_tokens: int) -> bool:
+    """Return whether no row reads what another one writes in this step, and sharing their keys would save little."""
+    num_rows, num_blocks = batch.block_tables.shape
+    if num_rows == 1:
+        return True
+    if len(batch.groups) and len(batch.groups) * int(batch.groups[:, 2].max()) * block_tokens >= MIN_SHARED:
+        return False
+    is_read = np.arange(num_blocks) * block_tokens < batch.lengths[:, None]
+    written = (batch.slots // block_tokens)[:, None, None]
+    found = ((batch.block_tables == written) & is_read).any(-1)  # [T, R]
+    return int(found.sum()) == len(batch.slots)  # each in the table of its own row alone

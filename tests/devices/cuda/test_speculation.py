@@ -1,0 +1,126 @@
+"""Drafts on the device: the same text with and without them, in every way of sampling."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quire.devices.cuda.drafted import ROW_TOKENS, SINGLY, TOGETHER, are_separate, has_drafts
+from quire.ops.batch import Batch, RowPart
+from quire.scheduler.speculation import DraftCandidate, Speculation
+from quire.types.request import SamplingParams
+from tests.devices.cuda.models import CudaDriver, random_llama, small
+from tests.devices.interpreted import in_interpreter, on_gpu
+from tests.engine.known_drafts import KnownDrafts
+from tests.models.toys import BLOCK, some_tokens
+
+pytestmark = pytest.mark.device
+NUM_TOKENS = 8
+GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS)
+WAYS = {
+    "greedy": GREEDY,
+    "seeded": SamplingParams(seed=3, top_k=30, top_p=0.9, min_p=0.01, max_tokens=NUM_TOKENS),
+    "penalized": replace(GREEDY, frequency_penalty=0.4, repetition_penalty=1.2),
+    "scored": replace(GREEDY, logprobs=2),
+}
+
+
+@pytest.fixture(autouse=True)
+def all_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every draft is tried, whatever steps with drafts take here."""
+
+    def choose_all(self: Speculation, candidates: list[DraftCandidate], num_running: int) -> list[int]:
+        return [len(each.probabilities) for each in candidates]
+
+    monkeypatch.setattr(Speculation, "_best_counts", choose_all)
+
+
+def run(driver: CudaDriver, ways: dict[str, SamplingParams]) -> dict[str, list[int]]:
+    for index, (name, sampling) in enumerate(ways.items()):
+        driver.submit(name, some_tokens(4 + 5 * index), sampling)
+    driver.run()
+    return {name: driver.tokens(name) for name in ways}
+
+
+def drafting(place: str, checkpoint: Any, texts: dict[str, list[int]], **settings: Any) -> CudaDriver:
+    prompts = {name: some_tokens(4 + 5 * index) for index, name in enumerate(texts)}
+    drafter = KnownDrafts({name: (prompts[name], texts[name]) for name in texts})
+    return CudaDriver(place, checkpoint, drafters=[drafter], **settings)
+
+
+def num_accepted(driver: CudaDriver) -> int:
+    return sum(driver.core.counters().accepted_drafts.values())
+
+
+@pytest.mark.parametrize("name", ["llama", *on_gpu("mistral-window", "qwen3", "qwen2-windows")])
+def test_drafts_change_no_token_in_deterministic_mode(name, place):
+    checkpoint = small(name).checkpoint
+    without = run(CudaDriver(place, checkpoint, speculate="off"), WAYS)
+    for max_in_flight in (2, *([] if place == "cpu" else [1])):
+        driver = drafting(place, checkpoint, without, max_in_flight=max_in_flight)
+        assert run(driver, WAYS) == without
+        assert num_accepted(driver) > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("captures", [False, True])
+def test_drafts_change_no_token_of_200_requests_in_deterministic_mode(captures, place):
+    """Captured steps of many sizes, with rows that have drafts and rows that have none."""
+    checkpoint, ways = random_llama(vocab=1024), {}
+    for index in range(200):
+        way = list(WAYS.values())[index % 4 if index % 3 == 0 else 0]
+        ways[str(index)] = replace(way, max_tokens=20 + index % 13, speculate="off" if index % 7 == 0 else "auto")
+    settings = {"num_blocks": 2000, "max_rows": 24, "max_context": 2048}
+
+    def answers(driver: CudaDriver) -> dict[str, list[int]]:
+        for index, (name, sampling) in enumerate(ways.items()):
+            driver.submit(name, some_tokens(3 + index % 40), sampling)
+        driver.run()
+        return {name: driver.tokens(name) for name in ways}
+
+    without = answers(CudaDriver(place, checkpoint, speculate="off", **settings))
+    known = KnownDrafts({name: (some_tokens(3 + int(name) % 40), text) for name, text in without.items()})
+    driver = CudaDriver(place, checkpoint, drafters=[known], captures=captures, **settings)
+    assert answers(driver) == without
+    assert num_accepted(driver) > 500
+
+
+@pytest.mark.parametrize("way", [*in_interpreter("greedy"), *on_gpu("greedy", "seeded")])
+def test_drafts_are_accepted_in_float32_by_the_fast_kernels(way, place):
+    checkpoint, ways = small("llama").checkpoint, {str(n): WAYS[way] for n in range(2)}
+    settings = {"dtype": "f32", "deterministic": False}
+    without = run(CudaDriver(place, checkpoint, speculate="off", **settings), ways)
+    driver = drafting(place, checkpoint, without, **settings)
+    assert run(driver, ways) == without
+    assert num_accepted(driver) > 0
+
+
+def step_of(*rows: tuple[int, int, list[int]], num_logits: int = ROW_TOKENS) -> Batch:
+    """Return a step of rows with (computed, new) tokens and blocks."""
+    return Batch.of([RowPart([0] * new, at, table, min(num_logits, new)) for at, new, table in rows], BLOCK)
+
+
+def test_steps_with_drafts_are_those_whose_tokens_all_yield_logits():
+    assert has_drafts(step_of((20, 3, [0, 1]), (4, 1, [2])))
+    assert not has_drafts(step_of((20, 1, [0, 1]), (4, 1, [2]))), "every row has one token"
+    assert not has_drafts(step_of((20, 3, [0, 1]), (4, 1, [2]), num_logits=1)), "a prompt"
+    assert not has_drafts(step_of((0, ROW_TOKENS + 1, [0])))
+
+
+def test_rows_are_separate_unless_one_reads_what_another_writes():
+    assert are_separate(step_of((20, 3, [0, 1])), BLOCK)
+    assert are_separate(step_of((20, 3, [0, 1]), (18, 2, [0, 2])), BLOCK), "the first block is not written"
+    assert not are_separate(step_of((14, 2, [0]), (16, 2, [0, 1])), BLOCK)
+    assert are_separate(step_of((14, 2, [0]), (16, 2, [3, 1, 0])), BLOCK), "beyond its length a table is undefined"
+    shared = replace(step_of((20, 3, [0, 1]), (18, 2, [0, 2])), groups=np.array([(0, 0, 200), (0, 1, 200)], np.int32))
+    assert not are_separate(shared, BLOCK), "reading what they share once is faster"
+
+
+def test_only_the_kernel_for_few_rows_plans_tokens_singly(place):
+    driver = CudaDriver(place, small("llama").checkpoint)
+    program = driver.program.inner
+    assert program._drafts_of(4, is_separate=True) == TOGETHER  # type: ignore[attr-defined]
+    assert SINGLY != TOGETHER
