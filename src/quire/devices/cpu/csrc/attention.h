@@ -60,8 +60,19 @@ inline void unpack_bf16(const KvPlane &c, const uint8_t *place, float *out) {
     for (int i = 0; i < count; i += LANES) store(out + i, load(halves + i, true));
 }
 
+// Pairs of [row][column] are those of neighbouring rows: dimensions of keys, or values.
+inline void unpack_pairs(const KvPlane &c, const uint8_t *place, int columns, float *out) {
+    const uint16_t *halves = reinterpret_cast<const uint16_t *>(place);
+    const int count = static_cast<int>(c.tile_numbers());
+    for (int row = 0; row < count; row += 2 * columns)
+        for (int i = 0; i < columns; ++i) {
+            out[row + i] = half::from_bf16(halves[row + 2 * i]);
+            out[row + columns + i] = half::from_bf16(halves[row + 2 * i + 1]);
+        }
+}
+
 inline void unpack_keys(const KvPlane &c, const uint8_t *place, float *out) {
-    if (c.format == KvFormat::BF16) return unpack_bf16(c, place, out);
+    if (c.format == KvFormat::BF16_PAIRS) return unpack_pairs(c, place, TILE, out);
     const int8_t *numbers = reinterpret_cast<const int8_t *>(place);
     const uint16_t *scales = reinterpret_cast<const uint16_t *>(place + c.tile_numbers());
     for (int d = 0; d < c.dim; d += BLOCK, scales += TILE) {
@@ -74,7 +85,8 @@ inline void unpack_keys(const KvPlane &c, const uint8_t *place, float *out) {
 }
 
 inline void unpack_values(const KvPlane &c, const uint8_t *place, float *out) {
-    if (c.format == KvFormat::BF16) return unpack_bf16(c, place, out);
+    if (c.format == KvFormat::BF16_PAIRS) return unpack_pairs(c, place, c.padded_dim(), out);
+    if (c.format == KvFormat::BF16) return unpack_bf16(c, place, out);  // latents
     const int8_t *numbers = reinterpret_cast<const int8_t *>(place);
     const uint16_t *scales = reinterpret_cast<const uint16_t *>(place + c.tile_numbers());
     const int count = static_cast<int>(c.tile_numbers());
@@ -143,6 +155,10 @@ inline void rescale_to_maximum(const Queries &s, int query, float most) {
     s.most[query] = most;
 }
 
+#if QUIRE_AVX512_BF16
+#include "attention_pairs.h"
+#endif
+
 // Turns scores into weights for a query that sees the whole stretch, as it nearly always does.
 inline void softmax_whole(const Queries &s, int query) {
     float *p = s.weights(query, 0);
@@ -185,7 +201,7 @@ inline void softmax_partial(const Queries &s, const VisibleRange &range, const S
 // that are not visible are skipped rather than weighted with zero: their memory may hold anything, infinities too. The
 // call with `leads` prefetches the keys of the next stretch.
 template <int N, class W, int WIDTH, class Number>
-inline void gather_values(const Queries &s, const VisibleRange *ranges, const Stretch &stretch, int d, bool leads) {
+inline void gather_numbers(const Queries &s, const VisibleRange *ranges, const Stretch &stretch, int d, bool leads) {
     constexpr int STEP = sizeof(W) / sizeof(float);
     W acc[N][WIDTH];
     QUIRE_UNROLL for (int n = 0; n < N; ++n)
@@ -216,6 +232,16 @@ inline void gather_values(const Queries &s, const VisibleRange *ranges, const St
     }
     QUIRE_UNROLL for (int n = 0; n < N; ++n)
         QUIRE_UNROLL for (int i = 0; i < WIDTH; ++i) store(s.seen_of(ranges[n].query) + d + STEP * i, acc[n][i]);
+}
+
+template <int N, class W, int WIDTH, class Number>
+inline void gather_values(const Queries &s, const VisibleRange *ranges, const Stretch &stretch, int d, bool leads) {
+#if QUIRE_AVX512_BF16
+    if constexpr (std::is_same_v<Number, Pair>)
+        gather_pairs<N, W, WIDTH>(s, ranges, stretch, d, leads);
+    else
+#endif
+        gather_numbers<N, W, WIDTH, Number>(s, ranges, stretch, d, leads);
 }
 
 // Sums fill 12 of 16 registers, or 24 of 32, so that multiplications do not wait for each other.
@@ -313,7 +339,32 @@ inline void unpack_stretch(const KvCache &c, const Queries &s, Stretch &stretch)
     }
 }
 
+inline void score_stretch(const KvCache &c, const Queries &s, const VisibleRange *ranges, int count,
+                          const Stretch &stretch, bool is_first) {
+#if QUIRE_AVX512_BF16
+    if (is_in_pairs(c)) return score_pairs(s, ranges, count, stretch, is_first);
+#endif
+    for (int i = 0; i < stretch.count; ++i) {
+        if (is_first && i + 1 < stretch.count) fetch_tile(stretch.key_bytes, stretch.tiles[i + 1].keys);
+        if (!c.is_latent()) fetch_tile(stretch.value_bytes, stretch.tiles[i].values);
+        score_tile(c, s, ranges, count, stretch.tiles[i], i);
+    }
+}
+
+inline void softmax([[maybe_unused]] const KvCache &c, const Queries &s, const VisibleRange &range,
+                    const Stretch &stretch) {
+#if QUIRE_AVX512_BF16
+    if (is_in_pairs(c))
+        return range.is_whole() ? softmax_pairs<true>(s, range, stretch) : softmax_pairs<false>(s, range, stretch);
+#endif
+    if (range.is_whole()) return softmax_whole(s, range.query);
+    softmax_partial(s, range, stretch);
+}
+
 inline void add_values(const KvCache &c, const Queries &s, const VisibleRange *ranges, int count, Stretch &stretch) {
+#if QUIRE_AVX512_BF16
+    if (is_in_pairs(c)) return add_values_of<Pair>(s, ranges, count, stretch);
+#endif
     if (c.values.format == KvFormat::F16) return add_values_of<uint16_t>(s, ranges, count, stretch);
     if (!c.is_latent()) unpack_stretch(c, s, stretch);
     add_values_of<float>(s, ranges, count, stretch);
@@ -363,18 +414,10 @@ inline void walk(const AttendArgs &a, const AttendItem &item, const Queries &s, 
         const int count = find_visible(s, w, stretch, ranges);
         if (count == 0) continue;
         if (c.is_latent()) unpack_stretch(c, s, stretch);  // for the scores, too
-        for (int i = 0; i < stretch.count; ++i) {
-            if (is_first && i + 1 < stretch.count) fetch_tile(stretch.key_bytes, stretch.tiles[i + 1].keys);
-            if (!c.is_latent()) fetch_tile(stretch.value_bytes, stretch.tiles[i].values);
-            score_tile(c, s, ranges, count, stretch.tiles[i], i);
-        }
+        score_stretch(c, s, ranges, count, stretch, is_first);
         for (int i = 0; is_adjusted && i < count; ++i)
             adjust(a, s, ranges[i], stretch, head_of(a, item, ranges[i].query));
-        for (int i = 0; i < count; ++i)
-            if (ranges[i].is_whole())
-                softmax_whole(s, ranges[i].query);
-            else
-                softmax_partial(s, ranges[i], stretch);
+        for (int i = 0; i < count; ++i) softmax(c, s, ranges[i], stretch);
         add_values(c, s, ranges, count, stretch);
     }
 }
@@ -394,6 +437,9 @@ inline void load_queries(const AttendArgs &a, const AttendItem &item, Queries &s
                 const float *from = a.q.row(token) + of_all * dim;
                 float *to = s.query(query);
                 for (int d = 0; d < s.dim; ++d) to[d] = d < dim ? from[d] * scale : 0.0f;
+#if QUIRE_AVX512_BF16
+                if (is_in_pairs(a.cache)) round_query(s, query);
+#endif
                 for (int d = 0; d < s.value_dim; ++d) s.seen_of(query)[d] = 0.0f;
                 s.most[query] = a.sinks ? a.sinks[of_all] * LOG2_E : -3.0e38f;
                 s.total[query] = a.sinks ? 1.0f : 0.0f;

@@ -211,26 +211,13 @@ class Call final : public Instruction {
     const bool at_logits_;
 };
 
-// The largest of some logits; NaN if one of them is.
-float largest_of(const float *x, int count) {
-    constexpr int WIDTH = 8;
-    float most[WIDTH], doubts[WIDTH] = {};
-    for (int i = 0; i < WIDTH; ++i) most[i] = x[0];
-    int k = 0;
-    for (; k + WIDTH <= count; k += WIDTH)
-        for (int i = 0; i < WIDTH; ++i) most[i] = x[k + i] > most[i] ? x[k + i] : most[i], doubts[i] += 0.0f * x[k + i];
-    for (; k < count; ++k) most[0] = x[k] > most[0] ? x[k] : most[0], doubts[0] += 0.0f * x[k];
-    float doubt = 0.0f;
-    for (int i = 0; i < WIDTH; ++i) most[0] = std::max(most[0], most[i]), doubt += doubts[i];
-    return most[0] + doubt;
-}
-
 // The likeliest tokens of one row of logits, likeliest first, equal ones by id. `maxima` has the maximum of every 32
 // tokens: tokens below the n-th largest maximum are not among the n likeliest, so few are examined. If a logit of the
 // row is NaN, all tokens are -1.
-void find_likeliest(const float *logits, int vocab, const float *maxima, int count, int32_t *tokens, float *found) {
+void find_likeliest(const Kernels &kernels, const float *logits, int vocab, const float *maxima, int count,
+                    int32_t *tokens, float *found) {
     const int num_groups = parts(vocab, BLOCK);
-    float floor = largest_of(maxima, num_groups);
+    float floor = kernels.largest_of(maxima, num_groups);
     if (!std::isfinite(floor)) return std::fill_n(tokens, count, -1), void();
     if (count > num_groups) {
         floor = -std::numeric_limits<float>::infinity();
@@ -558,7 +545,7 @@ void Program::head(int id, int bias, float factor, float cap, View x, int in_qua
                         kernels_.map({MapKind::SCALE, here, {}, nullptr, factor, 0, 0, 0, width, {here, {}}}, 0, 1);
                     if (is_capped)
                         kernels_.map({MapKind::SOFTCAP, here, {}, nullptr, cap, 0, 0, 0, width, {here, {}}}, 0, 1);
-                    maxima.row(i)[group] = largest_of(part, width);
+                    maxima.row(i)[group] = kernels_.largest_of(part, width);
                 }
             }
         },
@@ -578,19 +565,19 @@ void Program::output(View x) {
             float *to = step.logits + static_cast<size_t>(i) * vocab_;
             std::copy_n(from.row(i), vocab_, to);
             for (int group = 0; group < num_groups; ++group)
-                maxima.row(i)[group] = largest_of(to + BLOCK * group, std::min(BLOCK, vocab_ - BLOCK * group));
+                maxima.row(i)[group] = kernels_.largest_of(to + BLOCK * group, std::min(BLOCK, vocab_ - BLOCK * group));
         }
     });
     append_likeliest(maxima);
 }
 
 void Program::append_likeliest(Rows maxima) {
-    append_token_wise(true, [vocab = vocab_, maxima](const Step &step, int begin, int end) {
+    append_token_wise(true, [this, vocab = vocab_, maxima](const Step &step, int begin, int end) {
         for (int i = begin; i < end; ++i) {
             const size_t row = static_cast<size_t>(i), at = row * step.max_top;
             if (step.num_top[i] > 0)
-                find_likeliest(step.logits + row * vocab, vocab, maxima.row(i), step.num_top[i], step.top_tokens + at,
-                               step.top_logits + at);
+                find_likeliest(kernels_, step.logits + row * vocab, vocab, maxima.row(i), step.num_top[i],
+                               step.top_tokens + at, step.top_logits + at);
         }
     });
 }

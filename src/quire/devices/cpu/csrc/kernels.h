@@ -156,6 +156,7 @@ struct Kernels {
     // How products of a format are rounded. Two variants with the same result give the same bits, so that either may
     // compute any product (law 8).
     const char *(*rounding)(Format);
+    float (*largest_of)(const float *x, int count);
     void (*embed)(const Matrix &table, const int32_t *ids, Rows out, int begin, int end);
     void (*norm)(const NormArgs &, int begin, int end);
     void (*gather)(const GatherArgs &, int begin, int end);

@@ -52,12 +52,16 @@ struct QuantRows {
     int16_t *half(int i) const { return halves + static_cast<size_t>(i) * blocks * 2; }
 };
 
-enum class KvFormat : int { F32, F16, BF16, Q8 };
+enum class KvFormat : int { F32, F16, BF16, BF16_PAIRS, Q8 };
 
 // The keys or the values of one layer. A block's tokens are divided into tiles of 16; keys are transposed, so that one
 // load has the same dimension of 8 keys. Dimensions are padded to 8, and tiles to 16 tokens; the padding stays zero.
 //   keys   [block][head][tile] { number [dim][16]; Q8: f16 scale [dim / 32][16] }
 //   values [block][head][tile] { number [16][dim]; Q8: f16 scale [16][dim / 32] }
+// BF16_PAIRS has neighbouring dimensions of a key, and neighbouring values of a dimension, next to each other. There are
+// processors that multiply such pairs.
+//   keys   [block][head][tile] { number [dim / 2][16][2] }
+//   values [block][head][tile] { number [8][dim][2] }
 // Q8 is the q8_0 of files: 32 neighbouring dimensions of one key or value are int8 and share a scale. Each token
 // has its own scales, so that writing one never changes another.
 struct KvPlane {

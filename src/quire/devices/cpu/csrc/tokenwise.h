@@ -26,6 +26,22 @@ inline void deliver(const float *x, int dim, const Output &out, int token) {
         for (int b = 0; b < out.quants.blocks; ++b) quantize_block(x + BLOCK * b, out.quants, token, b);
 }
 
+// The largest of some numbers; NaN if one of them is NaN or infinite.
+float largest_of(const float *x, int count) {
+    float most = x[0], doubt = 0.0f;
+    int k = 0;
+    if (count >= WIDEST) {
+        Widest all = load<Widest>(x), doubts = set1<Widest>(0.0f);
+        for (; k + WIDEST <= count; k += WIDEST) {
+            const Widest part = load<Widest>(x + k);
+            all = max(all, part), doubts = fma(part, set1<Widest>(0.0f), doubts);
+        }
+        most = largest(all), doubt = sum(doubts);
+    }
+    for (; k < count; ++k) most = x[k] > most ? x[k] : most, doubt += 0.0f * x[k];
+    return most + doubt;
+}
+
 // --- embedding: one row of a panel
 
 inline float float_at(const uint8_t *panel, Format format, int at) {
@@ -188,6 +204,12 @@ inline void put_blocks(const float *numbers, int dim, int8_t *to, int step, uint
     }
 }
 
+// The same in pairs: neighbouring dimensions of a key together, neighbouring values of a dimension together.
+inline void put_pairs(const KvPlane &c, const float *numbers, uint16_t *tile, int lane, bool is_key) {
+    uint16_t *to = is_key ? tile + 2 * lane : tile + (lane / 2 * c.padded_dim() * 2 + lane % 2);
+    for (int d = 0; d < c.dim; ++d) to[is_key ? d / 2 * 2 * TILE + d % 2 : 2 * d] = half::to_bf16(numbers[d]);
+}
+
 // Stores one head of one token in its lane of the tile at `place`.
 inline void put(const KvPlane &c, uint8_t *place, int lane, const float *numbers, bool is_key) {
     const size_t first = is_key ? lane : static_cast<size_t>(lane) * c.padded_dim();
@@ -198,6 +220,8 @@ inline void put(const KvPlane &c, uint8_t *place, int lane, const float *numbers
     } else if (c.format == KvFormat::Q8) {
         uint16_t *scales = c.scales_of(place) + (is_key ? lane : lane * c.scales());
         put_blocks(numbers, c.dim, reinterpret_cast<int8_t *>(place) + first, step, scales, step);
+    } else if (c.format == KvFormat::BF16_PAIRS) {
+        put_pairs(c, numbers, reinterpret_cast<uint16_t *>(place), lane, is_key);
     } else {
         put_halves(c.format == KvFormat::BF16, numbers, c.dim, reinterpret_cast<uint16_t *>(place) + first, step);
     }
