@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 
 from quire.types.expert_memory import expert_bytes_on_host
 from quire.types.formats import ACTIVATION_FORMATS, AUTO, CONVERSIONS, KV_FORMATS, listed
+from quire.types.sampling_values import OFF
 from quire.types.setting import BadSetting, Setting, setting
 
 
@@ -25,7 +26,7 @@ class CacheConfig:
     kv_dtype: str = setting(
         AUTO,
         f"How the KV cache stores numbers: {listed({each.name: each.help for each in KV_FORMATS.values()})}. auto: f16 "
-        "on a CPU, bf16 on a GPU.",
+        "on a CPU (bf16 where it has AVX-512 BF16), bf16 on a GPU.",
         choices=(AUTO, *KV_FORMATS),
     )
     num_blocks: int | None = setting(
@@ -137,6 +138,18 @@ class GrammarConfig:
         False,
         "Objects may have properties that their schema does not list, as in the JSON Schema specification. Off: only "
         "where additionalProperties or unevaluatedProperties allows it. A schema with strict is always closed.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationConfig:
+    """Speculative decoding."""
+
+    speculate: str = setting(
+        AUTO,
+        "auto: guess next tokens from the text and from the prefix cache, and verify several in one step where that is "
+        "faster; the text stays the same. off: never.",
+        choices=(AUTO, OFF),
     )
 
 
@@ -287,6 +300,7 @@ class Config:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     grammar: GrammarConfig = field(default_factory=GrammarConfig)
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)

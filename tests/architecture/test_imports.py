@@ -96,7 +96,7 @@ LATE = {"devices": "opens a device by its name"}
 
 ENVIRONMENT = {("os", name) for name in ("environ", "environb", "getenv", "putenv", "unsetenv")}
 ARGV = {("sys", "argv"), ("sys", "orig_argv")}
-READS_ENVIRONMENT = ("config",)
+READS_ENVIRONMENT = ("config", "devices._triton.chain")  # the latter sets a switch of Triton's compiler
 READS_ARGV = ("config", "cli", "__main__")
 
 PURE_CORE = ("cache", "scheduler")

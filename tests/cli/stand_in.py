@@ -19,8 +19,10 @@ from quire.text.sampling_defaults import read_sampling_defaults
 from quire.types.answer import Delta, Usage
 from quire.types.errors import QuireError
 from quire.types.request import FinishReason
+from quire.types.step import DraftCount
 
-USAGE = Usage(prompt=7, cached=3, output=11, first_token_seconds=0.5, seconds=2.5)
+DRAFTS = (DraftCount("suffix", 6, 4),)
+USAGE = Usage(prompt=7, cached=3, output=11, first_token_seconds=0.5, seconds=2.5, drafts=DRAFTS)
 
 
 class LLM:

@@ -64,12 +64,13 @@ def test_every_device_declares_its_facts_in_known_formats(name: str):
 
 @pytest.mark.device
 @EVERY_DEVICE
-def test_an_open_device_adds_the_size_of_its_memory(name: str):
+def test_an_open_device_adds_the_size_of_its_memory_and_its_default_kv_format(name: str):
     if not device_facts(name).is_present:
         pytest.skip(f"{name} is not here")
-    found = base.open(name).facts()
-    assert replace(found, memory=device_facts(name).memory) == device_facts(name)
-    assert found.memory.kind is device_facts(name).memory.kind and (found.memory.total_bytes or 0) > 1 << 28
+    found, static = base.open(name).facts(), device_facts(name)
+    assert replace(found, memory=static.memory, kv_formats=static.kv_formats) == static
+    assert sorted(found.kv_formats) == sorted(static.kv_formats)
+    assert found.memory.kind is static.memory.kind and (found.memory.total_bytes or 0) > 1 << 28
 
 
 @pytest.mark.pure

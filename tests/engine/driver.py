@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
@@ -64,12 +65,19 @@ class Driver:
 
     device_name: ClassVar[str] = "stand-in"
 
-    def __init__(self, case: str = "llama", checkpoint: CheckpointSource | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        case: str = "llama",
+        checkpoint: CheckpointSource | None = None,
+        drafters: Sequence[Any] | None = None,
+        **settings: Any,
+    ) -> None:
         self.toy = make_toy(case)
         self.device = CheckedDevice(self.opened())
         exact = {"kv_dtype": "f32", **EXACT.get(self.device_name, {})}
         config = load_config({"num_blocks": 60, "max_rows": 32, **exact, **settings}, environ={})
-        self.core: EngineCore = build_engine(checkpoint or self.toy.checkpoint, self.device, config).core
+        opened = checkpoint or self.toy.checkpoint
+        self.core: EngineCore = build_engine(opened, self.device, config, drafters=drafters).core
         self.core.checks_when_idle = True
         self.records: dict[tuple[str, int], SampleRecord] = {}
         self.messages: list[Outward] = []

@@ -96,7 +96,7 @@ def test_a_json_object_is_valid_and_a_truncated_one_finishes_with_length(real: L
 
 
 def test_a_stream_is_the_whole_answer_in_pieces_and_its_usage_counts_what_was_forced(real: LLM) -> None:
-    sampling = SamplingParams(temperature=0.7, seed=11, max_tokens=120)
+    sampling = SamplingParams(temperature=0.7, seed=11, max_tokens=120, speculate="off")  # else some are drafted first
     deltas = list(real.stream(question("Who wrote Hamlet?"), sampling, constraint=schema(PERSON)))
     (whole,) = real.chat(question("Who wrote Hamlet?"), sampling, constraint=schema(PERSON))
     assert "".join(delta.text for delta in deltas) == whole.text
@@ -119,8 +119,8 @@ def test_a_stop_string_ends_an_answer_within_forced_tokens_too(real: LLM) -> Non
 def test_jump_forward_changes_the_number_of_steps_and_not_the_text(real: LLM, stepping: LLM) -> None:
     picked = cases()[::60]
     for temperature in (0.0, 1.0):
-        with_jumps, num_jumping = answers_of(real, picked, temperature)
-        without, num_stepping = answers_of(stepping, picked, temperature)
+        with_jumps, num_jumping = answers_of(real, picked, temperature, speculate="off")
+        without, num_stepping = answers_of(stepping, picked, temperature, speculate="off")
         assert [each.tokens for each in with_jumps] == [each.tokens for each in without]
         assert sum(each.usage.forced for each in with_jumps) > 0 == sum(each.usage.forced for each in without)
         assert num_jumping < num_stepping
@@ -147,7 +147,7 @@ def test_an_unsupported_schema_is_refused_with_its_location(real: LLM) -> None:
 
 
 def test_a_child_process_applies_constraints_too(model_file: Path, real: LLM) -> None:
-    sampling = SamplingParams(temperature=1.0, seed=8, max_tokens=120)
+    sampling = SamplingParams(temperature=1.0, seed=8, max_tokens=120, speculate="off")
     (expected,) = real.chat(question("Who wrote Hamlet?"), sampling, constraint=schema(PERSON))
 
     async def ask() -> tuple[Completion, list[Any], str]:
@@ -168,10 +168,10 @@ def test_a_child_process_applies_constraints_too(model_file: Path, real: LLM) ->
 # ── many schemas ──
 
 
-def answers_of(llm: LLM, asked: list[Case], temperature: float = 1.0) -> tuple[list[Completion], int]:
+def answers_of(llm: LLM, asked: list[Case], temperature: float = 1.0, **more: Any) -> tuple[list[Completion], int]:
     """An answer to each of them, at most 32 at a time, and the steps that they took."""
     prompts = [question(f"Give me an example of a {case.about}, as JSON.") for case in asked]
-    ways = [SamplingParams(temperature=temperature, seed=seed, max_tokens=200) for seed in range(len(asked))]
+    ways = [SamplingParams(temperature=temperature, seed=seed, max_tokens=200, **more) for seed in range(len(asked))]
     before = llm.client.counters().num_steps
     answers = llm.chat(prompts, ways, constraint=[schema(case.schema) for case in asked])
     return answers, llm.client.counters().num_steps - before
@@ -198,14 +198,17 @@ def test_finished_answers_to_some_schemas_are_valid(real: LLM) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_finished_answers_to_all_schemas_are_valid_with_and_without_jumps(real: LLM, stepping: LLM) -> None:
+def test_finished_answers_to_all_schemas_are_valid_with_and_without_jumps_and_drafts(real: LLM, stepping: LLM) -> None:
     asked = cases()
     assert len(asked) >= 300
-    answers, num_jumping = answers_of(real, asked)
+    answers, num_jumping = answers_of(real, asked, speculate="off")
     num_finished = judged(asked, answers)
     assert num_finished > 0.8 * len(asked)
-    without, num_stepping = answers_of(stepping, asked)
+    without, num_stepping = answers_of(stepping, asked, speculate="off")
     assert [each.tokens for each in answers] == [each.tokens for each in without]
+    drafted, _ = answers_of(real, asked)
+    assert [each.tokens for each in answers] == [each.tokens for each in drafted]
+    assert sum(each.usage.accepted for each in drafted) > 0
     num_tokens, num_forced = (sum(getattr(each.usage, name) for each in answers) for name in ("output", "forced"))
     assert 0 < num_forced < num_tokens and num_jumping < num_stepping
     print(  # `-s` shows it: the figures of docs/PERFORMANCE.md

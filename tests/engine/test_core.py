@@ -312,7 +312,7 @@ class PreparingDevice(InterpreterDevice):
 def test_a_program_prepares_in_idle_time_between_messages_and_its_padding_is_counted() -> None:
     device = PreparingDevice()
     core = build_engine(make_toy("llama").checkpoint, device, load({"num_blocks": 60, "kv_dtype": "f32"}, {})).core
-    sampling = SamplingParams(temperature=0.0, max_tokens=3)
+    sampling = SamplingParams(temperature=0.0, max_tokens=3, speculate="off")
     asked = [Submit(GenerateRequest(name, tuple(some_tokens(9)), sampling)) for name in "ab"]
     said: list[Outward] = []
 

@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not HAS_NATIVE, reason="the ex
 
 # Short convolutions; delta rule; Mamba-2 with attention; Mamba-2 alone; windows.
 GROUPS = ["lfm2", "qwen3_5", "granitemoehybrid", "mamba2", "gemma3"]
-SETTINGS = {"num_blocks": 400, "max_rows": 8, "max_step_tokens": 48, "max_context": 1024}
+# Without drafts, so that computed tokens can be counted.
+SETTINGS = {"num_blocks": 400, "max_rows": 8, "max_step_tokens": 48, "max_context": 1024, "speculate": "off"}
 SCORED = SamplingParams(max_tokens=10, temperature=0, ignore_eos=True, logprobs=3)
 GREEDY = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
 LONG = SamplingParams(max_tokens=64, temperature=0, ignore_eos=True)
@@ -122,6 +123,16 @@ def test_samples_of_one_prompt_share_its_computation(driver: HybridDriver) -> No
     assert len(set(map(tuple, samples))) > 1
     driver.cold("n", prompt, sampling)
     assert [driver.tokens("cold n", sample) for sample in range(3)] == samples
+
+
+def test_drafts_change_no_bit(driver: HybridDriver) -> None:
+    drafting = HybridDriver(driver.case, speculate="auto")
+    for number, prompt in enumerate((some_tokens(40), some_tokens(40), [*some_tokens(8), *some_tokens(6)] * 4)):
+        for sampling in (LONG, SamplingParams(max_tokens=40, seed=3, temperature=0.5, ignore_eos=True)):
+            name = f"{number} {sampling.temperature}"
+            expected = driver.answer(f"plain {name}", prompt, sampling).tokens
+            assert drafting.answer(name, prompt, sampling).tokens == expected
+    assert sum(drafting.core.counters().accepted_drafts.values()) > 0
 
 
 @pytest.mark.parametrize("length", [3, 89])

@@ -83,6 +83,8 @@ def test_a_span_has_parameters_and_token_counts_and_no_text(server):
     cached, waited = attributes.pop("gen_ai.usage.cache_read.input_tokens"), attributes.pop("quire.queue_seconds")
     assert 0 < cached < attributes.pop("gen_ai.usage.input_tokens") and waited >= 0
     assert 0 < attributes.pop("gen_ai.response.time_to_first_chunk") < 60
+    accepted, drafted = (attributes.pop(f"quire.usage.{name}") for name in ("accepted_drafts", "drafted_tokens"))
+    assert 0 <= accepted <= drafted
     assert attributes == {
         "http.request.method": "POST",
         "http.response.status_code": 200,

@@ -214,6 +214,29 @@ def test_a_token_of_latent_attention_is_the_same_in_any_chunk_and_group(kv_dtype
 
 
 @EACH_VARIANT
+@pytest.mark.parametrize("kv_dtype", ["f16", "bf16", "q8_0"])
+@pytest.mark.parametrize("window", [None, 21])
+def test_a_token_of_attention_is_the_same_in_any_chunk_even_before_an_infinite_value(window, kv_dtype, variant):
+    """Law 8: a value that a token does not see changes nothing, whatever it is."""
+    op, rng, spec = find_op("attention"), np.random.default_rng(4), PagedKV(1, 32, 32, window)
+    table = (5, 1, 6, 3, 0, 2)
+    batch = Batch.of([RowPart([0] * 23, 61, table)], 16)
+    args = {name: rng.standard_normal((23, width), np.float32) for name, width in (("q", 96), ("k", 32), ("v", 32))}
+    if kv_dtype != "q8_0":  # whose scales are finite
+        args["v"][9, 5] = np.inf
+    cache = PagedCache(spec, *rng.standard_normal((2, LIMITS.num_blocks, 16, 1, 32), np.float32))
+    args |= {"cache": cache, "batch": batch, "scale": 0.2, "softcap": 0.0, **dict.fromkeys(op.weights)}
+    (whole,) = OneOp(op, args).run(variant, kv_dtype)
+    assert np.isfinite(whole[:9]).all()
+    written = deepcopy(cache)
+    written.write(batch.slots, args["k"], args["v"])
+    for token in range(23):
+        alone = Batch.of([RowPart([0], 61 + token, table)], 16)
+        one = {**args, **{name: args[name][token : token + 1] for name in "qkv"}, "batch": alone, "cache": written}
+        assert np.array_equal(OneOp(op, one).run(variant, kv_dtype)[0][0], whole[token], equal_nan=True)
+
+
+@EACH_VARIANT
 @pytest.mark.parametrize("kv_dtype, tolerance", [("f32", "f32"), ("f16", "f16"), ("bf16", "bf16"), ("q8_0", "bf16")])
 @pytest.mark.parametrize("head_dim", [32, 64, 96, 128])
 def test_a_kernel_that_reads_groups_matches_the_reference_that_ignores_them(head_dim, kv_dtype, tolerance, variant):

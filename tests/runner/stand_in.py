@@ -11,6 +11,7 @@ import numpy as np
 from quire.devices.base import (
     DEFAULT_OPTIONS,
     Device,
+    DraftCapacity,
     Limits,
     LoweringOptions,
     Pending,
@@ -110,6 +111,7 @@ class ChoosingProgram:
     inner: Program
     max_rows: int
     max_in_flight: int
+    draft_capacity: DraftCapacity | None = None
     waiting: deque[Late] = field(default_factory=deque)
     most_waiting: int = 0
 
@@ -204,6 +206,11 @@ class CheckedChooser(CheckedProgram):
     def max_in_flight(self) -> int:
         assert isinstance(self.inner, SamplesTokens)
         return self.inner.max_in_flight
+
+    @property
+    def draft_capacity(self) -> DraftCapacity | None:
+        assert isinstance(self.inner, SamplesTokens)
+        return self.inner.draft_capacity
 
 
 @dataclass

@@ -242,7 +242,7 @@ def build_drawn(plan: StepPlan, rows: Rows, builder: BatchBuilder, masked: tuple
 
 def is_on_device(part: Part) -> bool:
     way = sampling_of_row(part.row)
-    return part.num_logits == 1 and not part.scores_prompt and way.logprobs is None and not way.presence_penalty
+    return part.num_logits > 0 and not part.scores_prompt and way.logprobs is None and not way.presence_penalty
 
 
 def test_draws_follow_the_sampling_params_and_the_fast_path_builds_the_same() -> None:
@@ -275,12 +275,18 @@ def new_builder() -> BatchBuilder:
     return BatchBuilder(LIMITS, device_samples=True)
 
 
-def test_drafts_scores_and_the_token_after_them_are_host_sampled() -> None:
+def test_the_host_has_the_token_after_drafts_and_after_scores() -> None:
+    """The device samples after each draft; which of these tokens is the newest one is known with the result."""
     rows, builder = Rows(LIMITS, 50), new_builder()
-    joins = tuple(Join(f"r{r}", r, GREEDY, 0, (1, 2), 2) for r in (0, 5))
+    joins = tuple(Join(f"r{r}", r, way, 0, (1, 2), 2) for r, way in ((0, PLAIN), (5, GREEDY)))
     parts = (Part("r0", 0, 0, (1, 2, 7), 2, (0,)), Part("r5", 5, 0, (1, 2), 1, (1,), True))
-    batch, draws = build_drawn(StepPlan(1, parts, joins), rows, builder)
-    assert draws.rows.tolist() == [-1] * 4 and batch.logits_at.tolist() == [1, 2, 3, 4]
+    rows.update(StepPlan(1, parts, joins))
+    built = builder.build(StepPlan(1, parts), rows, masked=(0,))
+    built.mark_launched(rows)
+    batch, draws = built.batch, built.batch.draws
+    assert draws is not None and batch.logits_at.tolist() == [1, 2, 3, 4]
+    assert draws.rows.tolist() == [0, 0, -1, -1] and draws.masked.tolist() == [True, True, False, False]
+    assert draws.chance[:2].tolist() == [np.float32(uniform(rows[0].sampler.stream, at)) for at in (2, 3)]
     rows.last_tokens[[0, 5]] = 8, 9
     streams = (Part("r0", 0, 3, None, 1, ()), Part("r5", 5, 2, None, 1, ()))
     batch, draws = build_drawn(StepPlan(2, streams), rows, builder)

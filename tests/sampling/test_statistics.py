@@ -111,6 +111,27 @@ def test_a_draft_does_not_change_the_distribution_of_its_token(params: SamplingP
     assert abs(num_kept / NUM_DRAWS - exact.get(draft, 0.0)) < 0.015
 
 
+@pytest.mark.parametrize("num_draws", [2000, pytest.param(NUM_DRAWS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_token_after_an_accepted_draft_has_the_exact_probabilities(way: str, num_draws: int) -> None:
+    """Penalties, bad words and filters hold there as if the draft had been sampled in a step of its own."""
+    params, output = WAYS[way], (6, 7, 7)
+    draft = 6 if way == "bad words" else 3  # the next token would complete a word
+    first = np.full(VOCAB, -30.0, np.float32)
+    first[draft] = 30.0
+    exact = filtered(adjusted(LOGITS, params, (*PROMPT, *output, draft), len(PROMPT)), params)
+    expected = np.array([exact.get(token, 0.0) for token in range(VOCAB)]) * num_draws
+    counts, logits = np.zeros(VOCAB), np.stack([first, LOGITS, LOGITS])
+    sampler = sampler_of(params, output)
+    for position in range(0, 3 * num_draws, 3):
+        if uses_history(params):
+            sampler = sampler_of(params, output)
+        tokens = sampler.run(logits, position, (draft, 39)).tokens
+        assert tokens[0] == draft and len(tokens) == (3 if tokens[1] == 39 else 2)
+        counts[tokens[1]] += 1
+    check_chi_square(counts, expected)
+
+
 def test_random_numbers_are_uniform_along_a_text_and_across_seeds_and_samples() -> None:
     along = [uniform(stream_of(1, 0), position) for position in range(NUM_DRAWS)]
     seeds = [uniform(stream_of(seed, 0), 7) for seed in range(NUM_DRAWS)]

@@ -221,6 +221,47 @@ def test_every_dialect_tells_how_many_tokens_a_grammar_forced(server):
         assert said > 3, path
 
 
+def test_every_dialect_tells_what_was_drafted_unless_that_is_off(server):
+    places = {
+        "/v1/chat/completions": ("usage", "completion_tokens_details"),
+        "/v1/responses": ("usage", "output_tokens_details"),
+        "/v1/messages": ("usage", "output_tokens_details"),
+        "/api/chat": (),
+    }
+
+    def drafts(path: str, **more: object) -> dict[str, dict[str, int]]:
+        limit = {"max_output_tokens": 40} if "responses" in path else {"max_tokens": 40}
+        question = {"input": "Paris?"} if "responses" in path else {"messages": QUESTION}
+        heat = {"options": {"temperature": 0, "num_predict": 40}} if "api" in path else {"temperature": 0, **limit}
+        said = server.http.post(path, json={"model": "toy", "stream": False, **question, **heat, **more}).json()
+        for name in places[path]:
+            said = said[name]
+        return said.get("drafts", {})
+
+    for path in places:
+        found = next(counts for _ in range(20) if (counts := drafts(path)))  # the prefix tree has the answer now
+        assert all(0 <= each["accepted"] <= each["drafted"] > 0 for each in found.values()), path
+        if path != "/v1/messages":
+            assert drafts(path, speculate="off") == drafts(path, speculate=False) == {}, path
+
+
+def test_openai_is_told_how_much_of_a_prediction_held(by_openai):
+    asked = {"model": "toy", "messages": QUESTION, "max_tokens": 40, "temperature": 0}
+    plain = by_openai.chat.completions.create(**asked, extra_body={"cache_salt": "plain"})
+    text = plain.choices[0].message.content
+    for place, content in enumerate((text, [{"type": "text", "text": text}])):
+        prediction = {"type": "content", "content": content}
+        more = {"prediction": prediction, "extra_body": {"cache_salt": str(place)}}  # so that the tree has nothing
+        said = by_openai.chat.completions.create(**asked, **more)
+        details = said.usage.completion_tokens_details
+        assert said.choices[0].message.content == text and said.usage.completion_tokens == 40
+        assert details.accepted_prediction_tokens + details.rejected_prediction_tokens > 0
+        assert details.accepted_prediction_tokens > details.rejected_prediction_tokens
+    wrong = by_openai.chat.completions.create(**asked, prediction={"type": "content", "content": "Nothing of it."})
+    assert wrong.choices[0].message.content == text
+    assert wrong.usage.completion_tokens_details.accepted_prediction_tokens == 0
+
+
 def test_a_server_that_is_told_to_ignores_what_it_does_not_know(model_file):
     more = {"provider": {"order": ["a"]}, "store": True, "max_tokens": 1}
     messages = [{"role": "user", "content": [{"type": "text", "text": "Hi", "colour": "red"}], "timestamp": 5}]

@@ -17,7 +17,7 @@ from quire.types.chat import ChatRequest, Choice, CompletionRequest, Event, Prom
 from quire.types.message import Message
 from quire.types.output import Finished, Tokens
 from quire.types.request import FinishReason, Pin, SamplingParams
-from quire.types.step import TokenLogprobs
+from quire.types.step import PREDICTION, DraftCount, TokenLogprobs
 
 pytestmark = pytest.mark.pure
 
@@ -117,3 +117,19 @@ def test_usage_counts_hits_of_the_first_sample_and_pinned_tokens_that_were_compu
         decoder.take(Tokens("r", sample, (5, 5), num_hit=num_hit), [])
     usage = total_usage((decoder, decoder), 0.1, 0.2)
     assert (usage.prompt, usage.cached, usage.output, usage.kept) == (20, 6, 8, 10)
+
+
+def test_usage_counts_drafts_by_drafter_and_only_accepted_tokens_of_the_answer() -> None:
+    decoder, _ = completion(stop=("not",))
+    decoder.take(Tokens("r", 0, (3, 5), drafts=(DraftCount("tree", 4, 1),)), [])
+    decoder.take(Tokens("r", 0, (5, 5), drafts=(DraftCount("tree", 2, 1), DraftCount("suffix", 1, 0))), [])
+    decoder.take(Tokens("r", 0, (5, 4, 5, 5), drafts=(DraftCount("suffix", 3, 3),)), [])  # the second one ends it
+    usage = total_usage((decoder,), 0.1, 0.2)
+    assert usage.drafts == (DraftCount("suffix", 4, 2), DraftCount("tree", 6, 2))
+    assert (usage.drafted, usage.accepted) == (10, 4)
+
+
+def test_usage_tells_of_a_prediction_of_which_nothing_was_tried() -> None:
+    decoder, _ = completion()
+    decoder.prompt = Prompt((6,), None, predicted=(3, 4))
+    assert total_usage((decoder,), 0.1, 0.2).drafts == (DraftCount(PREDICTION, 0, 0),)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quire.advisor.comparison import TIE_RATIO, Comparison
 from quire.advisor.number_format import format_seconds
-from quire.advisor.what_if import HAS_DRAFTS, MIN_GAIN, WhatIf
+from quire.advisor.what_if import MIN_GAIN, WhatIf
 from quire.report.ranking import top_two
 
 AS_PLANNED = "as planned"
@@ -52,7 +52,7 @@ METRICS = (
 def best_simulated(planned: Mapping[str, float], what_ifs: Sequence[WhatIf]) -> list[BestOption]:
     """Return, for each metric, the change that helps most, if one helps."""
     rows = []
-    possible = [each for each in what_ifs if each.helps and (HAS_DRAFTS or each.name != "speculation")]
+    possible = [each for each in what_ifs if each.helps and each.name != "speculation"]  # no setting
     for metric in METRICS:
         key = metric.simulated_key
         current = planned[key] if key else 0.0

@@ -22,11 +22,13 @@ COMMANDS = {  # name -> module
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",
     "gpu": "quire.bench.gpu",
+    "speculate-gpu": "quire.bench.speculate_gpu",
     "tune": "quire.bench.tune",
     "gpu-accuracy": "quire.bench.gpu_accuracy",
     "latent": "quire.bench.latent",
     "experts": "quire.bench.experts",
     "states": "quire.bench.states",
+    "speculate": "quire.bench.speculate",
 }
 LLAMA_CPP = ("llama.cpp",)
 PEERS = {  # command -> the engines that it can measure beside ours
@@ -41,7 +43,7 @@ SECTIONS = {  # command -> the parts of it that can be run alone
     "cpu-hybrid": ("formats", "streams"),
 }
 # Commands that parse the rest of the command line.
-PARSE_REST = {"cpu-large", "gpu", "tune", "gpu-accuracy", "latent", "experts", "states"}
+PARSE_REST = {"cpu-large", "gpu", "tune", "gpu-accuracy", "latent", "experts", "states", "speculate", "speculate-gpu"}
 
 
 NONE = "none"

@@ -73,8 +73,7 @@ class KVCache:
         self._leases: dict[int, Lease] = {}
         self._leaders = Leaders(tree, num_states > 0)
         self._writer = TreeWriter(tree, self._pool, self._columns, self.pins, self._leaders, self.history)
-        self._queried_tokens = 0
-        self._hit_tokens = 0
+        self._queried_tokens = self._hit_tokens = 0
 
     @property
     def num_blocks(self) -> int:
@@ -242,6 +241,10 @@ class KVCache:
             self._columns.release_sources(lease, now)
             nodes = self._writer.store_saved(lease, tokens, computed, now)
             self._columns.store(lease, nodes, computed, now)
+
+    def continuation(self, lease: Lease, tokens: array[int], limit: int) -> array[int]:
+        """Return up to `limit` tokens that followed all of these in another request with the same key."""
+        return self._tree.continuation(lease.path, root_of(lease.key), tokens, limit)
 
     def release(
         self,

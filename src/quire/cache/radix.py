@@ -216,6 +216,26 @@ class PrefixTree:
         at = bisect_left(keys, key)
         return self._edges[keys[at]] if at < len(keys) and keys[at].startswith(key) else NO_BLOCK
 
+    def continuation(self, path: Sequence[int], root: bytes, tokens: array[int], limit: int) -> array[int]:
+        """Return up to `limit` tokens that follow these, whose first blocks are known; of several the newest ones."""
+        size, found = self.block_tokens * TOKEN_BYTES, array("I")
+        node = self._nodes[path[-1]] if path else root
+        head = tokens[len(path) * self.block_tokens :].tobytes()
+        while len(head) >= size:
+            block = self._edges.get(node + head[:size])
+            if block is None:
+                return found
+            node, head = self._nodes[block], head[size:]
+        while len(found) < limit:
+            block = (
+                self.child_with_head(node, head) if head else max(self.children(node), default=NO_BLOCK, key=self.node)
+            )
+            if block == NO_BLOCK:
+                break
+            found.frombytes(self.chunk(block)[len(head) :])
+            node, head = self._nodes[block], b""
+        return found[:limit]
+
     def siblings_with_head(self, block: int, num_tokens: int) -> list[int]:
         """Return the siblings that begin with the block's first `num_tokens` tokens."""
         node = self.parent_node(block)

@@ -47,6 +47,13 @@ class Limits:
     num_states: int = 0  # slots for states of recurrent layers; 0: one for each row
 
 
+class DraftCapacity(NamedTuple):
+    """The most that a step with drafts may have."""
+
+    row_drafts: int
+    step_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class StepOutput:
     """The result of a step, one entry for each token of batch.logits_at."""
@@ -61,6 +68,7 @@ class StepOutput:
     # no token is left.
     tokens: Array | None = None
     seconds: float | None = None  # device-busy seconds, if the device measures them
+    is_typical: bool = True  # False: steps of this size will be faster from now on, as the device has prepared for them
 
 
 @runtime_checkable
@@ -112,6 +120,11 @@ class SamplesTokens(Protocol):
     @property
     def max_in_flight(self) -> int:
         """Steps that may be launched before the result of the first one is collected."""
+        ...
+
+    @property
+    def draft_capacity(self) -> DraftCapacity | None:
+        """The steps with drafts that take little longer than those without; None: all take much longer."""
         ...
 
     def launch(self, batch: Batch) -> PendingSampling:

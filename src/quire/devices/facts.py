@@ -44,7 +44,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What a device has. Static, except for the sizes of its memory."""
+    """What a device has. Static, except for the sizes of its memory and which KV format is its default."""
 
     name: str
     memory: DeviceMemory

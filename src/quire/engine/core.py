@@ -202,6 +202,7 @@ class EngineCore:
         sampling = request.sampling
         for field, ids in (
             ("resumed", [token for output in request.resumed for token in output or ()]),
+            ("prediction", request.predicted),
             ("logit_bias", sampling.logit_bias),
             ("allowed_token_ids", sampling.allowed_token_ids or ()),
             ("bad_words", [token for word in sampling.bad_words for token in word]),
@@ -246,6 +247,11 @@ class EngineCore:
             self._take_compiled(now)
         if self._cache.resizing.advance(now):  # blocks that were held when a shrink began are free now
             self._runner.release_blocks(self._cache.resizing.retired_blocks())
+        if self._flights and self._scheduler.wants_results:
+            while self._flights:
+                self._collect()
+            if self._grammars.has_texts:  # their forced tokens belong to the next step; other reports can wait for it
+                self._report_all()
         plan = self._scheduler.plan(now)
         if plan.parts or plan.joins:
             self._plan_seconds.add(time.perf_counter() - began)
@@ -278,14 +284,14 @@ class EngineCore:
         self._out += split.ongoing
         tally.output_tokens += split.num_output
         tally.forced_tokens += split.num_forced
-        for request_id, sample, tokens, logprobs, finish, error, hit, forced, _, waited in split.ended:
+        for request_id, sample, tokens, logprobs, finish, error, hit, forced, _, waited, drafts in split.ended:
             if error is not None:
                 tally.num_failed += 1
                 self._out.append(Failed(request_id, sample, error))
             elif finish is not None:
                 tally.num_finished += 1
                 tally.num_cancelled += finish is FinishReason.CANCELLED
-                self._out.append(Finished(request_id, sample, finish, tokens, logprobs, hit, forced, waited))
+                self._out.append(Finished(request_id, sample, finish, tokens, logprobs, hit, forced, waited, drafts))
 
     # ── the loop ──
 
@@ -361,6 +367,7 @@ class EngineCore:
             queried_tokens=blocks.queried_tokens,
             hit_tokens=blocks.hit_tokens,
             promised_wait=work.promised_wait,
+            **asdict(work.drafts),
             plan=self._plan_seconds.value(),
             run=self._run_seconds.value(),
             commit=self._commit_seconds.value(),

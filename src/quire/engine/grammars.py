@@ -76,6 +76,11 @@ class Grammars:
         """Requests whose grammars are being compiled."""
         return len(self._compiling)
 
+    @property
+    def has_texts(self) -> bool:
+        """Does any running text have a grammar?"""
+        return bool(self._texts)
+
     def compile(self, request: GenerateRequest) -> None:
         """Start compiling a request's grammar. Raises a QuireError, and keeps nothing, if that is refused."""
         assert request.constraint is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -27,8 +27,15 @@ from quire.models.draw import DrawnModel, draw
 from quire.runner.cache_plan import CachePlan, cache_bytes, plan_own
 from quire.runner.memory import ModelMemory, buffer_bytes, fit_cache, fixed_bytes, limits_of, with_kv_format
 from quire.runner.runner import Runner
+from quire.scheduler.overlapped import OverlappedSpeculation
+from quire.scheduler.request_state import RequestState
 from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.speculation import MAX_DRAFTS, DraftLimits, ProposesDrafts, Speculation
+from quire.spec.prediction import PredictionDrafter
+from quire.spec.suffix import SuffixDrafter
+from quire.spec.tree import TreeDrafter
 from quire.types.lowered import FOLDER
+from quire.types.sampling_values import OFF
 from quire.weights.checkpoint import Checkpoint, open_checkpoint
 from quire.weights.lowered import LoweredStore
 
@@ -59,8 +66,9 @@ def build_engine(
     device: str | Device,
     config: Config,
     progress: Callable[[str], None] = lambda stage: None,
+    drafters: Sequence[ProposesDrafts] | None = None,
 ) -> LoadedEngine:
-    """An engine for an open checkpoint."""
+    """An engine for an open checkpoint. `drafters`: instead of those that every model has."""
     began = time.monotonic()
     progress("drawing the graph")
     model = draw(checkpoint, partial(context_limit, config))
@@ -81,7 +89,8 @@ def build_engine(
         num_states=limits.num_states,
         spacing=_spacing(config, facts),
     )
-    scheduler = Scheduler(cache, config.scheduler)
+    drafters = _drafters(cache) if drafters is None else drafters
+    scheduler = Scheduler(cache, config.scheduler, _speculation(drafters, runner, config))
     cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
     compiler = Compiler(
         lambda: open_backend(grammar_vocabulary(checkpoint, vocab_size), config.grammar.open_objects), config.grammar
@@ -107,6 +116,27 @@ def build_engine(
         state_bytes=plan.sizes.state,
     )
     return LoadedEngine(core, ready)
+
+
+def _drafters(cache: KVCache) -> tuple[ProposesDrafts, ...]:
+    """The drafters that every model has."""
+
+    def continued(state: RequestState, limit: int) -> Sequence[int]:
+        return () if state.lease is None else cache.continuation(state.lease, state.tokens, limit)
+
+    def predicted(state: RequestState) -> tuple[Sequence[int], int]:
+        return state.request.predicted, state.num_prompt
+
+    return TreeDrafter(continued), PredictionDrafter(predicted), SuffixDrafter()
+
+
+def _speculation(drafters: Sequence[ProposesDrafts], runner: Runner, config: Config) -> Speculation | None:
+    """Speculation with these drafters. None: it is off, or the device is slow at drafts."""
+    capacity = runner.draft_capacity
+    if config.speculation.speculate == OFF or capacity is None:
+        return None
+    limits = DraftLimits(min(capacity.row_drafts, MAX_DRAFTS), config.scheduler.max_scored_tokens, capacity.step_tokens)
+    return (Speculation if runner.depth == 1 else OverlappedSpeculation)(drafters, limits)
 
 
 def lower(

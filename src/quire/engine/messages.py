@@ -196,6 +196,10 @@ class Counters:
     padded_tokens: int = 0  # padding: steps are filled up to sizes that the device has prepared
     output_tokens: int = 0
     forced_tokens: int = 0  # of the output
+    drafted_tokens: dict[str, int] = field(default_factory=dict)  # verified, by drafter
+    accepted_drafts: dict[str, int] = field(default_factory=dict)  # of these: they are output
+    num_drafts: int = 0  # each of one or more tokens
+    accepted_by_position: list[int] = field(default_factory=list)  # accepted drafts, by their place in the draft
     busy_seconds: float = 0.0  # of the device, in steps
     num_running: int = 0
     num_waiting: int = 0

@@ -66,7 +66,8 @@ class Meters:
         meters.prompt["cached"] += record.cached_tokens
         meters.prompt["computed"] += record.prompt_tokens - record.cached_tokens
         meters.output["forced"] += record.forced_tokens
-        meters.output["sampled"] += record.output_tokens - record.forced_tokens
+        meters.output["drafted"] += record.accepted_drafts
+        meters.output["sampled"] += record.output_tokens - record.forced_tokens - record.accepted_drafts
         meters.finish_reasons.update(record.endings)
         if record.first_token is not None:
             meters.queue.add(record.waited)

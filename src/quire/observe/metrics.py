@@ -96,6 +96,35 @@ PADDED = Metric(
     "quire_padded_tokens", MetricKind.COUNTER, "Padding tokens computed to reach the size of a captured step."
 )
 
+DRAFTED = Metric(
+    "quire_drafted_tokens",
+    MetricKind.COUNTER,
+    "Tokens that were drafted and verified, by drafter.",
+    "vllm:spec_decode_num_draft_tokens",
+    label="drafter",
+)
+DRAFTS_ACCEPTED = Metric(
+    "quire_accepted_drafts",
+    MetricKind.COUNTER,
+    "Drafted tokens that became output, by drafter.",
+    "vllm:spec_decode_num_accepted_tokens",
+    label="drafter",
+)
+
+DRAFTS = Metric(
+    "quire_drafts",
+    MetricKind.COUNTER,
+    "Drafts of one or more tokens that were verified.",
+    "vllm:spec_decode_num_drafts",
+)
+DRAFTS_BY_POSITION = Metric(
+    "quire_accepted_drafts_by_position",
+    MetricKind.COUNTER,
+    "Drafted tokens that became output, by their place in the draft, from 0.",
+    "vllm:spec_decode_num_accepted_tokens_per_pos",
+    label="position",
+)
+
 QUEUE_TIME = Metric(
     "quire_queue_seconds",
     MetricKind.HISTOGRAM,
@@ -161,11 +190,17 @@ def engine_samples(model: str, counters: Mapping[str, Any]) -> Iterator[MetricSa
         (COMPUTED, "computed_tokens"),
         (PADDED, "padded_tokens"),
         (RESTARTS, "num_restarts"),
+        (DRAFTS, "num_drafts"),
     ):
         yield MetricSample(metric, counters[field], model)
     for state in ("free", "held", "cached"):
         yield MetricSample(KV_BLOCKS, counters[f"num_{state}_blocks"], model, state)
     yield from _group_samples(model, counters)
+    for metric, field in ((DRAFTED, "drafted_tokens"), (DRAFTS_ACCEPTED, "accepted_drafts")):
+        yield from (MetricSample(metric, count, model, drafter) for drafter, count in sorted(counters[field].items()))
+    for place, count in enumerate(counters["accepted_by_position"] or (0,)):
+        if count or not place:
+            yield MetricSample(DRAFTS_BY_POSITION, count, model, str(place))
     yield MetricSample(KV_USAGE, counters["kv_usage"], model)
     for part in ("plan", "run", "commit"):
         yield MetricSample(STEPS, HistogramValue(*counters[part]), model, part)

@@ -54,6 +54,8 @@ class Record:
     output_tokens: int = 0
     charged: int = 0  # prompt tokens charged to its key
     forced_tokens: int = 0
+    drafted_tokens: int = 0  # verified
+    accepted_drafts: int = 0  # of the output, tokens that were drafted
     reasoning_tokens: int = 0
     endings: list[str] = field(default_factory=list)  # finish reasons, one for each choice
 

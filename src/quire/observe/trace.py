@@ -151,6 +151,8 @@ def _response_attributes(record: Record) -> Mapping[str, Any]:
         "gen_ai.usage.output_tokens": record.output_tokens,
         "gen_ai.usage.reasoning.output_tokens": record.reasoning_tokens or None,
         "quire.usage.forced_tokens": record.forced_tokens,
+        "quire.usage.drafted_tokens": record.drafted_tokens,
+        "quire.usage.accepted_drafts": record.accepted_drafts,
         "quire.queue_seconds": record.waited,
     }
 

@@ -61,7 +61,9 @@ class Draws:
     first one, in order of token ids, at which the running sum of probabilities passes `chance`.
     """
 
-    rows: Array  # int32 [L] entry of the device's table of last tokens to write; -1: the host samples, from logits
+    # int32 [L] entry of the device's table of last tokens to write; -1: the host samples, from logits. Adjacent entries
+    # with one row are its newest token and drafts after it: any of their tokens is stored.
+    rows: Array
     temperature: Array  # float32 [L]; 0: the likeliest token, the smallest id among equal ones
     top_k: Array  # int32 [L]; 0: all
     top_p: Array  # float32 [L]; 1: all
@@ -168,7 +170,7 @@ class Batch:
         draws, rows = self.draws, self.draws.rows[self.draws.rows >= 0]
         arrays = (draws.rows, draws.temperature, draws.top_k, draws.top_p, draws.min_p, draws.chance, draws.masked)
         assert all(len(array) == len(self.logits_at) for array in arrays)
-        assert len(np.unique(rows)) == len(rows), "two tokens are sampled for one row"
+        assert len(np.unique(rows)) == np.count_nonzero(np.diff(rows, prepend=-1)), "a row's tokens are not adjacent"
         assert (draws.rows[draws.masked] >= 0).all(), "a host-sampled row has its mask on the host"
         assert ((draws.chance >= 0) & (draws.chance < 1)).all()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,12 +37,22 @@ class BuiltBatch(NamedTuple):
     is_simple: bool
     host_sampled: tuple[int, ...] = ()  # parts that the host samples although the device samples the others
     kept: Array = NONE  # int32 the rows whose tokens the device samples and keeps for the next step
+    returned: Array = NONE  # int32 the rows whose newest token the host knows once the step is collected
 
     def mark_launched(self, rows: Rows) -> None:
         """Record in `rows` where the tokens of this step will be. Called once the device has accepted the step."""
         if self.batch.draws is not None:
             rows.is_on_device[self.kept] = True
-            rows.is_on_device[self.rows[list(self.host_sampled)]] = False
+            rows.is_on_device[self.returned] = False
+
+
+class _DeviceDraws(NamedTuple):
+    """How the device samples a step, and where the tokens of its parts will be."""
+
+    draws: Draws | None = None  # None: the device does not sample
+    host_sampled: tuple[int, ...] = ()
+    kept: Array = NONE
+    returned: Array = NONE
 
 
 class _Entries(NamedTuple):
@@ -168,7 +179,8 @@ class BatchBuilder:
         block, offset = np.divmod(positions, np.int32(self._block_tokens))
         slots = self._fill_slots(self._slots, tables, (row_of_token, block), offset)
         entries = self._entries(parts, starts)
-        draws, host_sampled, kept = self._draws(entries, row, rows, lengths, masked)
+        sampled = lengths if entries.is_one_each else positions[entries.at] + np.int32(1)
+        draws = self._draws(entries, row, rows, sampled, masked)
         wanted = NONE if self._device_samples else self._wanted(parts, entries, row, rows)
         batch = Batch(
             token_ids=self._token_ids[:num_tokens],
@@ -182,12 +194,12 @@ class BatchBuilder:
             copies=np.array(plan.copies, np.int32).reshape(-1, 3),
             groups=self._groups_of(plan, lengths),
             num_top=wanted,
-            draws=draws,
+            draws=draws.draws,
             windows=self._windows(plan, rows, row, (row_of_token, block), offset) if rows.window_tables else (),
             states=self._state_slots(plan, rows, row) if self._states is not None else None,
         )
-        is_simple = entries.is_one_each and not host_sampled and np.count_nonzero(wanted == 1) == len(wanted)
-        return BuiltBatch(batch, row, is_simple, host_sampled, kept)
+        is_simple = entries.is_one_each and not draws.host_sampled and np.count_nonzero(wanted == 1) == len(wanted)
+        return BuiltBatch(batch, row, is_simple, *draws[1:])
 
     def _fill_tokens(self, parts: tuple[Part, ...], row: Array, rows: Rows) -> None:
         """Fill in the tokens of each part; a part without tokens continues with the row's newest sampled token."""
@@ -200,6 +212,10 @@ class BatchBuilder:
             newest = np.empty(len(sampled), np.int32)
             self._fill_sampled(newest, row[sampled], rows)
             ids[starts[sampled]] = newest
+        if not sampled and len(parts) > FEW_ROWS:
+            tokens = chain.from_iterable([part.tokens or () for part in parts])
+            ids[: starts[len(parts)]] = np.fromiter(tokens, np.int32, starts[len(parts)])
+            return
         for index, part in enumerate(parts):
             if part.tokens is not None:
                 ids[starts[index] : starts[index + 1]] = part.tokens
@@ -283,18 +299,22 @@ class BatchBuilder:
         return wanted
 
     def _draws(
-        self, entries: _Entries, row: Array, rows: Rows, lengths: Array, masked: Sequence[int]
-    ) -> tuple[Draws | None, tuple[int, ...], Array]:
-        """Return how the device samples (None: it does not), the parts that the host samples, and the device's rows."""
+        self, entries: _Entries, row: Array, rows: Rows, positions: Array, masked: Sequence[int]
+    ) -> _DeviceDraws:
+        """Return how the device samples the tokens at these positions [L], drafts included."""
         if not self._device_samples:
-            return None, (), NONE
+            return _DeviceDraws()
         counts = entries.counts
-        device_sampled = rows.draws.can_run_on_device[row] & (counts == 1)
-        device_sampled[entries.scoring] = False
-        draws = rows.draws.draws(np.repeat(row, counts), np.repeat(device_sampled, counts), np.repeat(lengths, counts))
-        draws.masked[[entries.ends[index] - 1 for index in masked if device_sampled[index]]] = True
         yields = counts > 0
-        return draws, tuple(np.flatnonzero(yields & ~device_sampled).tolist()), row[yields & device_sampled]
+        device_sampled = rows.draws.can_run_on_device[row] & yields
+        device_sampled[entries.scoring] = False
+        draws = rows.draws.draws(np.repeat(row, counts), np.repeat(device_sampled, counts), positions)
+        for index in masked:
+            if device_sampled[index]:
+                draws.masked[entries.ends[index] - counts[index] : entries.ends[index]] = True
+        is_kept = device_sampled & (counts == 1)  # of drafts, the host finds the last one that holds
+        host_sampled = tuple(np.flatnonzero(yields & ~device_sampled).tolist())
+        return _DeviceDraws(draws, host_sampled, row[is_kept], row[yields & ~is_kept])
 
 
 def _gather(held: Array, row: Array, width: int, buffer: Array) -> Array:

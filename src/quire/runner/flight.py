@@ -46,6 +46,7 @@ class Flight:
     error: QuireError | None = None
     result: StepResult | None = None
     busy_seconds: float | None = None  # of the device, if it measures them
+    is_typical: bool = True  # False: the device prepared something that steps like it will not wait for
     states: StateSlots | None = None  # a copy of those of the batch, if states are checked
     _removed: list[tuple[int, QuireError]] = field(default_factory=list)  # index of each part when it was removed
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.devices.base import (
+    DraftCapacity,
     Limits,
     PadsSteps,
     PendingSampling,
@@ -48,6 +49,7 @@ from quire.types.step import (
 )
 
 Array = NDArray[Any]
+NO_LIMITS = DraftCapacity(1 << 20, 1 << 20)
 NO_TOKEN = PartResult()  # of a part that ends inside a prompt
 logger = logging.getLogger(__name__)
 
@@ -73,12 +75,19 @@ class Runner:
         """Steps that may be in flight at once."""
         return 1 if self._sampling_program is None else self._sampling_program.max_in_flight
 
+    @property
+    def draft_capacity(self) -> DraftCapacity | None:
+        """The most drafts that a step may have; None: steps with drafts are slow."""
+        return NO_LIMITS if self._sampling_program is None else self._sampling_program.draft_capacity
+
     def launch(self, plan: StepPlan, masks: Masks | None = None) -> Flight:
         """Start a step. Plans are launched in the order in which they were made; masks may still be computing."""
         if self._flights and self._needs_host(plan):
             self.collect(self._flights[-1])
         began = time.perf_counter()
         self._rows.update(plan)
+        if self.depth > 1 and not self._flights and _continues(plan):
+            began = self._collected_at  # the device has waited for this plan since then
         flight = Flight(plan, self._rows.of(plan), began, masks)
         self._flights.append(flight)
         if not plan.parts:
@@ -103,7 +112,7 @@ class Runner:
             began, self._collected_at = max(first.began, self._collected_at), time.perf_counter()
             seconds = self._collected_at - began
             busy = seconds if first.busy_seconds is None else first.busy_seconds
-            first.result = StepResult(first.plan.number, parts, seconds, busy)
+            first.result = StepResult(first.plan.number, parts, seconds, busy, first.is_typical)
             first.pending = first.masks = first.built = None
         return flight.result
 
@@ -176,15 +185,16 @@ class Runner:
     def _pass_masks(self, flight: Flight, masks: Masks) -> None:
         """Pass the masks of what the device samples. The device waits for them, so blank ones are passed on failure."""
         assert flight.built is not None and flight.built.batch.draws is not None
-        host_sampled = set(flight.built.host_sampled)
+        host_sampled, parts = set(flight.built.host_sampled), flight.plan.parts
         indices = [index for index in masks.parts if index not in host_sampled]
-        bits = blank(len(indices), self._vocab_size)
+        bits = blank(sum(parts[index].num_logits for index in indices), self._vocab_size)
         try:
-            found = masks.wait()
-            for place, index in enumerate(indices):
-                mask = found[index]
+            found, at = masks.wait(), 0
+            for index in indices:
+                mask, count = found[index], parts[index].num_logits
                 if not isinstance(mask, QuireError):
-                    bits[place] = mask[0]
+                    bits[at : at + count] = mask
+                at += count
         finally:
             cast(PendingSampling, flight.pending).mask(bits)
 
@@ -192,7 +202,7 @@ class Runner:
         if flight.pending is not None:
             try:
                 output = flight.pending.result()
-                flight.busy_seconds = output.seconds
+                flight.busy_seconds, flight.is_typical = output.seconds, output.is_typical
                 if flight.error is None:
                     return self._take(flight, output)
             except Exception as error:
@@ -234,12 +244,24 @@ class Runner:
                 results.append(by_host[index])
             elif not count:
                 results.append(NO_TOKEN)
-            elif index in masks or tokens[at] < 0:
-                results.append(_device_result(tokens[at], masks.get(index)))
+            elif count > 1 or index in masks or tokens[at] < 0:
+                results.append(self._verify(part, tokens[at : at + count], masks.get(index)))
             else:
                 results.append(one_token_result(tokens[at]))
             at += count
         return tuple(results)
+
+    def _verify(self, part: Part, sampled: list[int], mask: Mask | None) -> PartResult:
+        """Return the tokens that the device sampled, up to the first one that its draft does not equal."""
+        if isinstance(mask, QuireError):
+            return PartResult(error=mask)
+        num_held, drafts = 0, part.drafts
+        while num_held < len(drafts) and drafts[num_held] == sampled[num_held]:
+            num_held += 1
+        if sampled[num_held] < 0:
+            return PartResult(error=no_choice(mask is not None and not mask[num_held].any()))
+        self._rows.last_tokens[part.row] = sampled[num_held]
+        return PartResult(tuple(sampled[: num_held + 1]))
 
     def _sample(
         self, flight: Flight, indices: Sequence[int], logits: Array, top: Top | None, masks: Mapping[int, Mask]
@@ -281,11 +303,9 @@ class Runner:
         return one_token_results(tokens)
 
 
-def _device_result(token: int, mask: Mask | None) -> PartResult:
-    """The token that the device sampled, or the reason why there is none (-1)."""
-    if isinstance(mask, QuireError):
-        return PartResult(error=mask)
-    return PartResult((token,)) if token >= 0 else PartResult(error=no_choice(mask is not None and not mask.any()))
+def _continues(plan: StepPlan) -> bool:
+    """Return whether a part continues a text with what was sampled last."""
+    return any(part.tokens is None or part.num_logits > 1 for part in plan.parts)
 
 
 def _top(output: StepOutput) -> Top | None:

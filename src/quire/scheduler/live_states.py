@@ -31,11 +31,18 @@ class LiveStates:
         self._admission = admission
         self._closing: dict[RequestState, tuple[Lease, str | None]] = {}  # ended, one result in flight; session
 
-    def branch(self, state: RequestState, now: float) -> None:
-        """Prepare for a part with drafts: without a second slot for its state, it has none."""
+    def branch(self, state: RequestState, end: int, now: float) -> None:
+        """Get the blocks of drafts after token `end`, and a second slot for the state; without these, drop the drafts.
+
+        No request is preempted for drafts.
+        """
+        if not state.drafts:
+            return
         assert state.lease is not None
-        if state.drafts and state.lease.state is not None and self._cache.branch_state(state.lease, now) is None:
+        has_blocks = self._cache.extend(state.lease, end + len(state.drafts), now, state.computed)
+        if not has_blocks or (state.lease.state is not None and self._cache.branch_state(state.lease, now) is None):
             state.limit_drafts(0)
+        state.update_capacity(self._cache.block_tokens)
 
     def settle(self, state: RequestState, part: Part, num_accepted: int, now: float) -> bool:
         """Keep the state of the computed tokens. False: there is none, since no token was sampled."""

@@ -20,10 +20,11 @@ from __future__ import annotations
 from array import array
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
+from typing import Any
 
 from quire.cache.kv_cache import Hit, Lease
-from quire.types.errors import QuireError
 from quire.types.request import FinishReason, GenerateRequest
+from quire.types.sampling_values import OFF
 from quire.types.step import Outcome, Part, TokenLogprobs
 
 NO_ROW = -1
@@ -285,6 +286,12 @@ class RequestState:
 
     # ── drafts ──
 
+    @property
+    def can_draft(self) -> bool:
+        """Would its next part be its newest token and nothing else, and may drafts follow that?"""
+        is_ready = self.phase is Phase.DECODING and not (self.num_in_flight or self.expected or self.must_score)
+        return is_ready and self.remaining == 1 and self.request.sampling.speculate != OFF
+
     def suggest(self, drafts: tuple[int, ...]) -> None:
         """Set the drafts of the next step, none past the token limit. Ignored unless it is decoding."""
         if self.phase is Phase.DECODING:
@@ -325,15 +332,15 @@ class RequestState:
 
     # ── reports ──
 
-    def failure(self, error: QuireError) -> Outcome:
-        """Return the outcome of ending with this error."""
-        return Outcome(self.request_id, self.sample, error=error, num_hit=self.accounting.num_hit)
+    def outcome(self, tokens: tuple[int, ...] = (), **more: Any) -> Outcome:
+        """Return an outcome with these tokens and other fields."""
+        return Outcome(self.request_id, self.sample, tokens, num_hit=self.accounting.num_hit, **more)
 
-    def take_uncharged(self) -> int:
-        """Return how many output tokens are not charged yet, and count them as charged."""
+    def take_output_cost(self, each: float) -> float:
+        """Return the cost of the output tokens that are not charged yet, and count them as charged."""
         num_uncharged = self.num_output - self.accounting.num_charged
         self.accounting.num_charged += num_uncharged
-        return num_uncharged
+        return each * num_uncharged / self.request.weight
 
     def take_unreported(self, part: Part, scores: tuple[TokenLogprobs, ...]) -> tuple[TokenLogprobs, ...]:
         """Return the scores not reported yet: after a preemption, a part may score positions a second time."""

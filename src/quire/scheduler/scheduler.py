@@ -22,6 +22,7 @@ from quire.scheduler.live_states import LiveStates
 from quire.scheduler.queues import QueueScan, RunningList, WaitingQueue
 from quire.scheduler.request_state import Phase, RequestState
 from quire.scheduler.request_table import RequestTable
+from quire.scheduler.speculation import Speculation
 from quire.scheduler.stats import SchedulerStats
 from quire.scheduler.step_builder import StepBuilder
 from quire.types.errors import DeadlineExceeded, DuplicateRequest
@@ -32,8 +33,9 @@ from quire.types.step import Outcome, Part, PartResult, StepPlan, StepResult, de
 class Scheduler:
     """Owns every request from `add` to its last `Outcome`. The clock is an argument and never runs backwards."""
 
-    def __init__(self, cache: KVCache, config: SchedulerConfig) -> None:
+    def __init__(self, cache: KVCache, config: SchedulerConfig, speculation: Speculation | None = None) -> None:
         self._cache = cache
+        self._speculation = speculation or Speculation(())
         self._config = config
         self._step_times = StepTimeModel()
         self._shares = FairShare()
@@ -48,9 +50,7 @@ class Scheduler:
         self._requests = RequestTable()
         self._in_flight: deque[tuple[StepPlan, StepBuilder]] = deque()
         self._outcomes: list[Outcome] = []
-        self._num_arrived = 0
-        self._num_steps = 0
-        self._num_preemptions = 0
+        self._num_arrived = self._num_steps = self._num_preemptions = 0
 
     # ── requests ──
 
@@ -75,7 +75,7 @@ class Scheduler:
         """End a request, or one sample of it, and free what it held. Return whether there was one."""
         states = [s for s in self._requests.samples(request_id) if sample is None or s.sample == sample]
         for state in states:
-            self._end(state, now, Outcome(request_id, state.sample, finish=reason, num_hit=state.accounting.num_hit))
+            self._end(state, now, state.outcome(finish=reason))
         return bool(states)
 
     def cancel_all(self, now: float) -> None:
@@ -87,13 +87,10 @@ class Scheduler:
         """Append output that a grammar forces: known at once, and computed together in the next step."""
         state = self._requests.idle_sample(request_id, sample)
         accepted, finish = state.force(tokens)
-        self._report(state, PartResult(accepted), finish, now, num_forced=len(accepted))
+        self._report(state, state.outcome(accepted, finish=finish, num_forced=len(accepted)), now)
 
     def suggest(self, request_id: str, sample: int, drafts: tuple[int, ...]) -> None:
-        """Set drafts for the next step, whose result accepts the correct ones.
-
-        They are ignored if the request has more to compute than its newest tokens, for example after a preemption.
-        """
+        """Set drafts for the next step, which accepts the correct ones. Ignored if it has earlier tokens to compute."""
         self._requests.idle_sample(request_id, sample).suggest(drafts)
 
     def drain(self) -> list[Outcome]:
@@ -103,12 +100,18 @@ class Scheduler:
 
     # ── steps ──
 
+    @property
+    def wants_results(self) -> bool:
+        """Should the steps in flight be committed before the next one is planned?"""
+        return self._speculation.wants_results(self._running.snapshot())
+
     def plan(self, now: float) -> StepPlan:
         """Return the next step. With steps in flight, it assumes that each of them yields one token per stream."""
         self._expire(now)
-        step = StepBuilder(self._num_steps + 1, self._config, self._cache, now)
+        step = StepBuilder(self._num_steps + 1, self._config, self._cache, now, bool(self._in_flight))
         self._preempt_for_urgent(now)
         num_preemptions = self._num_preemptions
+        self._speculation.suggest(self._running.snapshot())
         prompts = self._plan_streams(step, now)
         if prompts or len(self._waiting):
             self._plan_prompts(prompts, step, now, num_preemptions)
@@ -125,7 +128,9 @@ class Scheduler:
         """Apply the result of the oldest step in flight. The outcomes are in `drain`."""
         plan, step = self._in_flight.popleft()
         assert result.number == plan.number, f"step {plan.number} is due, but the result of {result.number} arrived"
-        self._step_times.record_step(plan.num_tokens, result.seconds)
+        if result.is_typical:
+            self._step_times.record_step(plan.num_tokens, result.seconds)
+            self._speculation.record_step(plan.parts, plan.num_tokens, result.seconds, step.is_overlapped)
         report = self._outcomes.append
         for state, part, part_result in zip(step.states, plan.parts, result.parts, strict=True):
             state.num_in_flight -= 1
@@ -163,17 +168,18 @@ class Scheduler:
         elif state.has_stale_results:
             state.drop_stale_result()
         elif result.error is not None:
-            self._end(state, now, state.failure(result.error))
+            self._end(state, now, state.outcome(error=result.error))
         else:
             if result.prompt_logprobs and (scores := state.take_unreported(part, result.prompt_logprobs)):
-                num_hit = state.accounting.num_hit
-                self._outcomes.append(Outcome(state.request_id, state.sample, num_hit=num_hit, prompt_logprobs=scores))
+                self._outcomes.append(state.outcome(prompt_logprobs=scores))
             state.advance(part, len(result.tokens))
+            drafts = self._speculation.record(state.sample_id, part.num_logits - 1, len(result.tokens))
             if not self._live_states.settle(state, part, len(result.tokens), now):
                 self._preempt(state, now, has_state=False)
             if result.tokens:
-                accepted, finish = state.accept(result.tokens)
-                self._report(state, PartResult(accepted, result.logprobs[: len(accepted)]), finish, now)
+                tokens, finish = state.accept(result.tokens)
+                logprobs = result.logprobs[: len(tokens)]
+                self._report(state, state.outcome(tokens, logprobs=logprobs, finish=finish, drafts=drafts), now)
             if state.lease is not None and state.computed >= state.seal_at:
                 self._seal(state, now)
 
@@ -182,20 +188,11 @@ class Scheduler:
         assert state.lease is not None
         self._cache.seal(state.lease, state.tokens, state.computed, now)
         state.update_seal_at(self._cache.block_tokens)
-        self._charge_output(state)
+        self._shares.charge(state.request.key, state.take_output_cost(self._config.output_cost))
 
-    def _charge_output(self, state: RequestState) -> None:
-        cost = self._config.output_cost * state.take_uncharged()
-        self._shares.charge(state.request.key, cost / state.request.weight)
-
-    def _report(
-        self, state: RequestState, output: PartResult, finish: FinishReason | None, now: float, num_forced: int = 0
-    ) -> None:
+    def _report(self, state: RequestState, outcome: Outcome, now: float) -> None:
         """Add an outcome with new output; end the request if it is finished."""
-        num_hit = state.accounting.num_hit
-        tokens, logprobs = output.tokens, output.logprobs
-        outcome = Outcome(state.request_id, state.sample, tokens, logprobs, finish, None, num_hit, num_forced)
-        if finish is None:
+        if outcome.finish is None:
             self._outcomes.append(outcome)
         else:
             self._end(state, now, outcome)
@@ -241,9 +238,9 @@ class Scheduler:
         count = min(state.remaining, 1 + max(0, spare))
         can_draft = state.remaining == 1 or not self._cache.has_states  # a state goes back to the start of the part
         state.limit_drafts(min(spare - (count - 1), step.scored_budget) if can_draft else 0)
-        if not self._make_room(state, state.scheduled + count + len(state.drafts), step, now):
+        if not self._make_room(state, state.scheduled + count, step, now):
             return 0
-        self._live_states.branch(state, now)
+        self._live_states.branch(state, state.scheduled + count, now)
         return step.add(state, count) - 1
 
     def _plan_prompts(self, prompts: list[RequestState], step: StepBuilder, now: float, num_preemptions: int) -> None:
@@ -329,13 +326,12 @@ class Scheduler:
         """Preempt from the tail while a more urgent request waits and cannot start."""
         while len(self._running) and len(self._waiting):
             tail = next(self._running.from_tail())
-            if not self._is_outranked(tail) or self._can_admit(now):
+            if not self._is_outranked(tail):
+                return
+            first = self._waiting.scan(now, self._admission.cached_tokens).candidate()
+            if first is not None and self._free_rows and self._admission.has_memory_for(first, now):
                 return
             self._preempt(tail, now)
-
-    def _can_admit(self, now: float) -> bool:
-        state = self._waiting.scan(now, self._admission.cached_tokens).candidate()
-        return state is not None and bool(self._free_rows) and self._admission.has_memory_for(state, now)
 
     def _preempt(self, state: RequestState, now: float, has_state: bool = True) -> None:
         """Return a running request to the queue. Its computed blocks stay cached until others need the memory."""
@@ -355,7 +351,8 @@ class Scheduler:
         else:
             self._waiting.remove(state)
         state.finish()
-        self._charge_output(state)
+        self._speculation.forget(state.sample_id)
+        self._shares.charge(state.request.key, state.take_output_cost(self._config.output_cost))
         self._requests.remove(state)
         self._shares.remove_request(state.request.key)
         accounting = state.accounting
@@ -372,7 +369,7 @@ class Scheduler:
     def _expire(self, now: float) -> None:
         self._cache.sessions.expire(now)
         for state in self._requests.take_overdue(now):
-            self._end(state, now, state.failure(DeadlineExceeded(state.num_output)))
+            self._end(state, now, state.outcome(error=DeadlineExceeded(state.num_output)))
 
     # ── figures and checks ──
 
@@ -389,6 +386,7 @@ class Scheduler:
             num_in_flight=len(self._in_flight),
             num_preemptions=self._num_preemptions,
             promised_wait=self._admission.promised_wait(self._waiting, self._step_times),
+            drafts=self._speculation.stats(),
         )
 
     def check(self) -> None:

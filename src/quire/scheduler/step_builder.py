@@ -11,8 +11,11 @@ from quire.types.step import CopyBlock, Join, Part, SaveState, SharedPrefix, Sta
 class StepBuilder:
     """Collects the parts of a `StepPlan`."""
 
-    def __init__(self, number: int, config: SchedulerConfig, cache: KVCache, now: float) -> None:
+    def __init__(
+        self, number: int, config: SchedulerConfig, cache: KVCache, now: float, is_overlapped: bool = False
+    ) -> None:
         self.number = number
+        self.is_overlapped = is_overlapped  # another step was in flight when it was planned
         self._cache = cache
         self._now = now
         self.budget = config.max_step_tokens  # tokens that still fit

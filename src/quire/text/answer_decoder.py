@@ -6,6 +6,7 @@ arrive in pieces from the first sample, and output that comes earlier is held ba
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from quire.text.choice_decoder import ChoiceDecoder
@@ -14,7 +15,7 @@ from quire.text.prompts import Prompt
 from quire.types.answer import Usage
 from quire.types.chat import Event, Finish, PromptEcho
 from quire.types.output import Finished, Tokens
-from quire.types.step import TokenLogprobs
+from quire.types.step import PREDICTION, DraftCount, TokenLogprobs
 
 StopSample = Callable[[str, int], None]  # ends a sample in the engine: request id, sample
 
@@ -30,6 +31,7 @@ class AnswerDecoder:
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.num_hit = 0  # prompt tokens that came from the prefix tree
         self.num_forced = 0
+        self.drafts: Counter[tuple[str, bool]] = Counter()  # tokens by drafter, drafted (False) and accepted (True)
         self.waited = 0.0  # seconds in the queue
         self.endings: list[str] = []
         self.is_over = False  # all samples have ended
@@ -63,6 +65,9 @@ class AnswerDecoder:
         choice.take(output, out)
         if output.num_forced:
             self.num_forced += min(output.num_forced, choice.num_tokens - before)
+        for drafter, num_drafted, num_accepted in output.drafts:
+            self.drafts[drafter, False] += num_drafted
+            self.drafts[drafter, True] += min(num_accepted, choice.num_tokens - before)
         if choice.is_over:
             self._num_open -= 1
             self.is_over = not self._num_open
@@ -93,4 +98,12 @@ def total_usage(decoders: Sequence[AnswerDecoder], first_token_seconds: float, s
         forced=sum(decoder.num_forced for decoder in decoders),
         reasoning=sum(choice.num_reasoning for choice in choices),
         kept=sum(max(0, decoder.prompt.num_pinned - decoder.num_hit) for decoder in decoders),
+        drafts=_draft_counts(decoders),
     )
+
+
+def _draft_counts(decoders: Sequence[AnswerDecoder]) -> tuple[DraftCount, ...]:
+    """The counts of each drafter; those of a prediction also if nothing of it was tried."""
+    counts = sum((decoder.drafts for decoder in decoders), Counter[tuple[str, bool]]())
+    names = {name for name, _ in counts} | {PREDICTION for decoder in decoders if decoder.prompt.predicted}
+    return tuple(DraftCount(name, counts[name, False], counts[name, True]) for name in sorted(names))

@@ -16,7 +16,7 @@ from quire.text.parsers.conversation import as_template_messages, as_template_to
 from quire.text.preset import with_preset_messages
 from quire.types.chat import Ask, ChatRequest, CompletionRequest, Terms
 from quire.types.defaults import SamplingDefaults
-from quire.types.errors import InvalidRequest
+from quire.types.errors import ContextTooLong, InvalidRequest
 from quire.types.message import Message
 from quire.types.request import Pin
 
@@ -30,6 +30,7 @@ class Prompt:
     pins: tuple[Pin, ...] = ()
     begun: str = ""  # what the template has written of the answer: the mark of a thought, the header of a message
     ends: tuple[int, ...] = ()  # tokens that end the answer, beside the model's own
+    predicted: tuple[int, ...] = ()  # tokens that much of the answer is expected to be
 
     @property
     def num_pinned(self) -> int:
@@ -83,7 +84,16 @@ def _encode_chat(ask: ChatRequest, model_text: ModelText, max_tokens: int | None
         for count, message in enumerate(ask.messages, 1)
         if message.keep is not None and (end := _num_common(tokens, _encode_head(ask, model_text, count)))
     ]
-    return Prompt(tokens, text, (*pins, *_whole_pin(ask.terms, len(tokens))), begun)
+    predicted = _encode_prediction(ask.prediction, model_text, max_tokens) if ask.prediction else ()
+    return Prompt(tokens, text, (*pins, *_whole_pin(ask.terms, len(tokens))), begun, predicted=predicted)
+
+
+def _encode_prediction(text: str, model_text: ModelText, max_tokens: int | None) -> tuple[int, ...]:
+    try:
+        return tuple(model_text.needed_tokenizer().encode_after(text, max_tokens))
+    except ContextTooLong:
+        public = f"prediction is far longer than the context of {max_tokens} tokens: no answer can be so long."
+        raise InvalidRequest(public, field="prediction") from None
 
 
 def _whole_pin(terms: Terms, num_tokens: int) -> tuple[Pin, ...]:

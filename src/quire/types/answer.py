@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from quire.types.message import ToolCall
 from quire.types.request import FinishReason
-from quire.types.step import TokenLogprobs
+from quire.types.step import DraftCount, TokenLogprobs
 
 if TYPE_CHECKING:
     from quire.types.chat import ToolDelta
@@ -25,6 +25,17 @@ class Usage:
     forced: int = 0  # of the output, tokens that a grammar forced: they were not sampled
     reasoning: int = 0  # of the output, tokens of reasoning
     kept: int = 0  # of the prompt, tokens that this request pinned and computed
+    drafts: tuple[DraftCount, ...] = field(default=(), repr=False)  # by drafter; how many pay depends on the machine
+
+    @property
+    def drafted(self) -> int:
+        """Tokens that were drafted and verified."""
+        return sum(each.num_drafted for each in self.drafts)
+
+    @property
+    def accepted(self) -> int:
+        """Of the output, tokens that were drafted."""
+        return sum(each.num_accepted for each in self.drafts)
 
     @property
     def tokens_per_second(self) -> float:

@@ -71,6 +71,7 @@ class ChatRequest:
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     terms: Terms = field(default_factory=Terms)
     echo: bool = False  # send the prompt first, in a PromptEcho
+    prediction: str = ""  # text that much of the answer is expected to be
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from quire.types.request import FinishReason
-from quire.types.step import Outcome, TokenLogprobs
+from quire.types.step import DraftCount, Outcome, TokenLogprobs
 
 new_tuple = tuple.__new__  # builds a named tuple without its own constructor, in half the time
 
@@ -21,6 +21,7 @@ class Tokens(NamedTuple):
     num_hit: int = 0  # prompt tokens that came from the prefix tree
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     num_forced: int = 0  # of these tokens, how many a grammar forced: all or none
+    drafts: tuple[DraftCount, ...] = ()  # verified with these tokens
 
 
 class Finished(NamedTuple):
@@ -34,6 +35,7 @@ class Finished(NamedTuple):
     num_hit: int = 0
     num_forced: int = 0
     waited: float = 0.0  # seconds in the queue before it first ran
+    drafts: tuple[DraftCount, ...] = ()
 
 
 class OutcomeSplit(NamedTuple):
@@ -52,11 +54,11 @@ def split_outcomes(outcomes: Iterable[Outcome]) -> OutcomeSplit:
     num_output = num_forced = 0
     add = ongoing.append
     for outcome in outcomes:
-        request_id, sample, tokens, logprobs, finish, error, hit, forced, prompt_logprobs, _ = outcome
+        request_id, sample, tokens, logprobs, finish, error, hit, forced, prompt_logprobs, _, drafts = outcome
         num_output += len(tokens)
         num_forced += forced
         if error is None and finish is None:  # hot path, up to a thousand times a step
-            add(new_tuple(Tokens, (request_id, sample, tokens, logprobs, hit, prompt_logprobs, forced)))
+            add(new_tuple(Tokens, (request_id, sample, tokens, logprobs, hit, prompt_logprobs, forced, drafts)))
         else:
             ended.append(outcome)
     return OutcomeSplit(ongoing, ended, num_output, num_forced)

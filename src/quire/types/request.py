@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 
 from quire.types.errors import InvalidRequest
 from quire.types.sampling_values import (
+    AUTO,
     MAX_INT,
     biases,
     number,
     refusal,
     seed_number,
+    speculation,
     strings,
     token_id_lists,
     token_ids,
@@ -120,6 +122,7 @@ class SamplingParams(_Given):
     seed: int | None = None
     logprobs: int | None = None  # alternatives per output token; 0: only the sampled token's
     prompt_logprobs: int | None = None
+    speculate: str = AUTO  # or OFF: no drafts, which change the speed and never the text
 
     def __post_init__(self) -> None:
         """Convert every value to its normal form; raise for impossible ones, with the field and the allowed values."""
@@ -137,6 +140,7 @@ class SamplingParams(_Given):
         if self.seed is not None:
             _set(self, "seed", seed_number("seed", self.seed))
         _set(self, "ignore_eos", truth("ignore_eos", self.ignore_eos))
+        _set(self, "speculate", speculation("speculate", self.speculate))
         _set(self, "logit_bias", biases("logit_bias", self.logit_bias))
         _set(self, "stop", strings("stop", self.stop))
         _set(self, "stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids))
@@ -258,6 +262,7 @@ class GenerateRequest:
     session: str | None = None  # holds the last context between turns
     pins: tuple[Pin, ...] = ()
     constraint: Constraint | None = None
+    predicted: tuple[int, ...] = ()  # tokens that much of the output is expected to be: drafts
     # For a request whose engine died: the output of each sample so far; None: that sample is finished.
     resumed: tuple[tuple[int, ...] | None, ...] = ()
 

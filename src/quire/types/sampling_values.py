@@ -12,6 +12,7 @@ from typing import Any
 
 from quire.types.errors import InvalidRequest
 
+AUTO, OFF = "auto", "off"  # of `speculate`
 MAX_INT = 2**31 - 1
 MAX_BIAS = 1e6
 MAX_SHOWN = 64  # characters of a wrong value in a message
@@ -61,6 +62,15 @@ def truth(name: str, value: Any) -> bool:
     if type(value).__name__ == "bool":  # numpy's
         return bool(value)
     raise refusal(name, value, "true or false")
+
+
+def speculation(name: str, value: Any) -> str:
+    """`auto` or `off`; true and false mean the same."""
+    if isinstance(value, str):
+        if value in (AUTO, OFF):
+            return value
+        raise refusal(name, value, f"{AUTO} or {OFF}")
+    return AUTO if truth(name, value) else OFF
 
 
 def strings(name: str, value: Any) -> tuple[str, ...]:

@@ -150,6 +150,18 @@ class StepResult:
     parts: tuple[PartResult, ...]
     seconds: float = 0.0  # duration of this step; the scheduler's time model learns from it
     busy_seconds: float = 0.0  # device-busy seconds within it
+    is_typical: bool = True  # False: the device prepared something that steps like it will not wait for
+
+
+PREDICTION = "prediction"  # the drafter that follows a request's own prediction of its answer
+
+
+class DraftCount(NamedTuple):
+    """Verified tokens of a drafter, and how many of them became output."""
+
+    drafter: str
+    num_drafted: int
+    num_accepted: int
 
 
 class Outcome(NamedTuple):
@@ -165,10 +177,11 @@ class Outcome(NamedTuple):
     num_forced: int = 0  # output tokens that a grammar forced
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # of all prompt tokens but the first, as they become known
     waited: float = 0.0  # in the last outcome: seconds in the queue before the first admission
+    drafts: tuple[DraftCount, ...] = ()  # verified by the step of these tokens
 
 
 def token_outcome(
     request_id: str, sample: int, tokens: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...]
 ) -> Outcome:
     """Return the outcome of a plain decode: sampled tokens of a request that continues."""
-    return new_tuple(Outcome, (request_id, sample, tokens, logprobs, None, None, 0, 0, (), 0.0))
+    return new_tuple(Outcome, (request_id, sample, tokens, logprobs, None, None, 0, 0, (), 0.0, ()))

@@ -94,6 +94,7 @@ def test_verbose_prints_timings_on_standard_error(quire):
         "cached tokens": "3",
         "time to first token": "0.500 s",
         "output tokens": "11 in 2.50 s",
+        "drafted tokens": "6, of which 4 were accepted (suffix 4 of 6)",
         "tokens per second": "5.0",
     }
     assert figures["load time"].strip().endswith(" s")

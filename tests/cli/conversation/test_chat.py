@@ -188,7 +188,7 @@ def test_read_message_joins_lines(typed, message):
 
 
 def test_every_parameter_of_a_chat_can_be_set():
-    values = {"ignore_eos": "on", "stop": "END", "seed": "3", "max_tokens": "9"}
+    values = {"ignore_eos": "on", "stop": "END", "seed": "3", "max_tokens": "9", "speculate": "off"}
     for name in NAMES:
         changed = with_value(SamplingParams(max_tokens=5), name, values.get(name, "1"))
         assert isinstance(changed, SamplingParams)

@@ -59,7 +59,14 @@ def test_a_stream_the_whole_answer_and_the_python_api_agree(server, offline):
 
 def test_a_stream_comes_in_pieces_and_not_at_the_end(server):
     pieces, times = [], []
-    body = {"messages": QUESTION, "stream": True, "max_tokens": 40, "temperature": 0, "ignore_eos": True}
+    body = {
+        "messages": QUESTION,
+        "stream": True,
+        "max_tokens": 40,
+        "temperature": 0,
+        "ignore_eos": True,
+        "speculate": "off",
+    }
     with server.http.stream("POST", "/plain/chat", json=body) as response:
         assert response.headers["content-type"] == "application/x-ndjson"
         for piece in response.iter_raw():

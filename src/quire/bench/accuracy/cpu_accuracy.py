@@ -30,6 +30,7 @@ from quire.engine.model_files import read_model_text
 from quire.models.draw import DrawnModel, draw
 from quire.ops.batch import Batch, RowPart
 from quire.text.model_text import ModelText
+from quire.types.formats import AUTO
 from quire.weights.checkpoint import open_checkpoint
 
 Array = NDArray[Any]
@@ -78,7 +79,8 @@ def sample_windows(model: str) -> Array:
 def _compare(
     model: DrawnModel, model_text: ModelText, windows: Array, peer_windows: Iterator[Array] | None
 ) -> Accuracy:
-    exact, fast = _lower(model, "float", "f32"), _lower(model, "native", "f16")
+    default = base.open("cpu").facts().kv_format(AUTO)
+    exact, fast = _lower(model, "float", "f32"), _lower(model, "native", default)
     ours, peer = [], []
     for window in windows:
         tokens = window.tolist()

@@ -75,6 +75,7 @@ async def measure_stream_loads(model: str, words: tuple[int, ...], sizes: Stream
         "max_context": MAX_CONTEXT,
         "num_blocks": num_blocks + num_blocks // 8,
         "max_rows": max(sizes.num_streams, 16),
+        "speculate": "off",  # as the peers are measured
     }
     async with await AsyncLLM.open(model, in_process=True, **settings) as llm:
         return await run_stream_loads(InProcessClient(llm), words, sizes)

@@ -72,7 +72,11 @@ def measure_single_stream(model: str, vocab_size: int, num_repeats: int) -> Sing
     """Measure prompt and decode alternately; the first of each is a warm-up."""
     device = TimedDevice()
     prompt_rates, decode_rates, overheads, peaks = [], [], [], []
-    with LLM(model, device=device, max_context=1024, num_blocks=512, sampling_defaults="none", max_rows=16) as llm:
+    settings: dict[str, Any] = {
+        "sampling_defaults": "none",
+        "speculate": "off",
+    }  # every step has one token, as the peers' have
+    with LLM(model, device=device, max_context=1024, num_blocks=512, max_rows=16, **settings) as llm:
         for prompt, decode_prompt in single_prompts(vocab_size, 1 + num_repeats):
             (answer,) = llm.generate([prompt], _greedy(1))
             prompt_rates.append(PROMPT_TOKENS / answer.usage.first_token_seconds)

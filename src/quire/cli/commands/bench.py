@@ -77,7 +77,7 @@ def bench_compare(options: BenchCompareOptions, settings: CommandSettings) -> No
     import_module("quire.cli.commands.bench_run").run_comparison(options)
 
 
-@command(BenchOfflineOptions, "cache", "scheduler", "weights", "device", "store", "observe")
+@command(BenchOfflineOptions, "cache", "scheduler", "speculation", "weights", "device", "store", "observe")
 def bench_offline(options: BenchOfflineOptions, settings: CommandSettings) -> None:
     """Measure the engine in this process, without HTTP."""
     import_module("quire.cli.commands.bench_run").measure_local_engine(options, settings.flags)
@@ -115,4 +115,7 @@ _add_part("front", "Tokens per second that one front process can stream: front [
 _add_part("models", "Several models sharing one memory budget: models [MODEL].")
 _add_part("gpu", "Random models on a GPU under fixed loads: gpu [--shape llama8b] [--fp8] [--scenarios c1,c10,…].")
 _add_part("tune", "Find the fastest matrix kernels for a model on this GPU: tune [MODEL] [--shape llama8b] [--fp8].")
+_add_part(
+    "speculate", "With and without drafts in turn: speculate [MODEL] [--loads code,…] [--concurrency 1,4] [--pairs N]."
+)
 _add_part("generator", "Capacity and delay of this benchmark's own client.")

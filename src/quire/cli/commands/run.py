@@ -128,7 +128,7 @@ class RunCommand(TyperCommand):
 
 @command(
     RunOptions,
-    *("cache", "scheduler", "sampling", "grammar", "observe", "weights", "device", "store"),
+    *("cache", "scheduler", "sampling", "grammar", "speculation", "observe", "weights", "device", "store"),
     names=("host", "port", "api_key"),
     help_page=HelpPage(EXAMPLES, RunCommand),
 )

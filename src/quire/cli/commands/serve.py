@@ -23,7 +23,9 @@ from quire.store.names import MODEL_SUFFIXES, ModelName, parse_name
 from quire.store.store import DEFAULT_MODEL, Store
 from quire.types.errors import InvalidRequest
 
-SECTIONS = ("serve", "cache", "scheduler", "sampling", "grammar", "observe", "weights", "device", "store")
+SECTIONS = (
+    *("serve", "cache", "scheduler", "sampling", "grammar", "speculation", "observe", "weights", "device", "store"),
+)
 EXAMPLES = (
     "quire serve",
     f"quire serve {DEFAULT_MODEL} --max-context 4096 --port 8080",

@@ -119,7 +119,16 @@ def print_timings(usage: Usage | None, load_seconds: float | None = None) -> Non
             "cached tokens": f"{usage.cached}",
             "time to first token": f"{usage.first_token_seconds:.3f} s",
             "output tokens": f"{usage.output} in {usage.seconds:.2f} s",
+            "drafted tokens": _draft_line(usage),
             "tokens per second": f"{usage.tokens_per_second:.1f}" if usage.tokens_per_second else "-",
         }
     for name, value in lines.items():
         print(f"{name + ':':<21}{value}", file=sys.stderr, flush=True)
+
+
+def _draft_line(usage: Usage) -> str:
+    """How many tokens were drafted and accepted; if there are several drafters, of each."""
+    if not usage.drafts:
+        return "0"
+    each = ", ".join(f"{name} {accepted} of {drafted}" for name, drafted, accepted in usage.drafts)
+    return f"{usage.drafted}, of which {usage.accepted} were accepted ({each})"

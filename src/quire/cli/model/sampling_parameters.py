@@ -37,6 +37,8 @@ def _parse(name: str, kind: Any, text: str) -> Any:
         return None
     if bool in kinds:
         return text.lower() in ("1", "true", "yes", "on")
+    if str in kinds:
+        return text
     number = int if int in kinds else float
     try:
         return number(text)

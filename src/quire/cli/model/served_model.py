@@ -15,10 +15,11 @@ from quire.cli.model.server_client import ServerClient
 from quire.types.answer import Usage
 from quire.types.request import ConstraintKind, SamplingParams
 from quire.types.sampling_values import MAX_INT
+from quire.types.step import DraftCount
 
 SAMPLING_FIELDS = (
     *("temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "max_tokens", "min_tokens", "ignore_eos"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty", "stop"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "stop", "speculate"),
 )
 
 
@@ -96,4 +97,12 @@ def _answer_part(choice: Any) -> AnswerPart:
 def _usage(usage: Any, start: float, first: float | None) -> Usage:
     now = time.monotonic()
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-    return Usage(usage["prompt_tokens"], cached, usage["completion_tokens"], (first or now) - start, now - start)
+    drafts = (usage.get("completion_tokens_details") or {}).get("drafts", {})
+    return Usage(
+        usage["prompt_tokens"],
+        cached,
+        usage["completion_tokens"],
+        (first or now) - start,
+        now - start,
+        drafts=tuple(DraftCount(name, count["drafted"], count["accepted"]) for name, count in drafts.items()),
+    )

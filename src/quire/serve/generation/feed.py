@@ -161,5 +161,6 @@ def merge_outputs(outputs: Sequence[Tokens | Finished]) -> list[Tokens | Finishe
             max(before.num_hit, output.num_hit),
             before.prompt_logprobs + output.prompt_logprobs,
             before.num_forced + output.num_forced,
+            before.drafts + output.drafts,
         )
     return merged

@@ -189,6 +189,7 @@ def _recorded(exchange: Exchange, feed: Feed, state: ResponseState) -> Iterator[
         record.first_token, record.waited, record.endings = feed.first_token, state.waited, state.endings
         record.prompt_tokens, record.cached_tokens, record.output_tokens = usage.prompt, usage.cached, usage.output
         record.forced_tokens, record.reasoning_tokens = usage.forced, usage.reasoning
+        record.drafted_tokens, record.accepted_drafts = usage.drafted, usage.accepted
 
 
 def _record_requests(record: Record, requests: Sequence[GenerateRequest], with_tokens: bool) -> None:
@@ -231,6 +232,7 @@ def _request(
         session=None if terms.session is None else f"{cache.salt}/{terms.session}",
         pins=prompt.pins,
         constraint=constraint,
+        predicted=prompt.predicted,
     )
 
 

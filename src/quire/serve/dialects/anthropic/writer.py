@@ -14,6 +14,7 @@ import msgspec
 
 from quire.serve.dialects.arguments import arguments_of
 from quire.serve.dialects.contract import Reply
+from quire.serve.dialects.usage import own_counts
 from quire.types.answer import Usage
 from quire.types.chat import Answered, Choice, Ending, Event, Finish, ReasoningDelta, TextDelta, ToolDelta
 from quire.types.errors import QuireError
@@ -178,8 +179,8 @@ def _message(
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """`input_tokens` are those neither read from the cache nor written to be kept. `forced_tokens` is ours."""
-    details = {"thinking_tokens": usage.reasoning} | ({"forced_tokens": usage.forced} if usage.forced else {})
+    """`input_tokens` are those neither read from the cache nor written to be kept. The details have our counts too."""
+    details = {"thinking_tokens": usage.reasoning} | own_counts(usage)
     return {
         "input_tokens": max(0, usage.prompt - usage.cached - usage.kept),
         "cache_creation_input_tokens": usage.kept,

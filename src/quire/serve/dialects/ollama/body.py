@@ -100,6 +100,7 @@ class OllamaBody(Loose):
     top_logprobs: int | None = None
     truncate: bool | None = None  # nothing is ever truncated
     shift: bool | None = None
+    speculate: bool | str | None = None  # ours: auto or off
     debug_render_only: bool | None = msgspec.field(default=None, name="_debug_render_only")
 
 

@@ -164,6 +164,8 @@ def _sampling(request: OllamaBody, limits: RequestLimits) -> dict[str, Any]:
     if not 0 <= (num_top := request.top_logprobs or 0) <= most:
         raise InvalidRequest(f"top_logprobs must be between 0 and {most}", field="top_logprobs")
     chosen = sampling_of(given, "options.")
+    if request.speculate is not None:
+        chosen["speculate"] = request.speculate
     check_stops(chosen.get("stop", ()), limits, "options.stop")
     sampling = SamplingParams(**(DEFAULTS | chosen), logprobs=num_top if request.logprobs else None)
     return {"sampling": sampling, "sampling_fields": frozenset(chosen)}

@@ -13,6 +13,7 @@ import msgspec
 
 from quire.serve.dialects.arguments import arguments_of
 from quire.serve.dialects.contract import Reply
+from quire.serve.dialects.usage import own_counts
 from quire.types.answer import Usage
 from quire.types.chat import Answered, Ending, Event, Finish, ReasoningDelta, ScoredToken, TextDelta, ToolDelta
 from quire.types.errors import QuireError
@@ -174,10 +175,11 @@ def _score(token: ScoredToken) -> dict[str, Any]:
     return {**score, "top_logprobs": [_score(each) for each in token.top]} if token.top else score
 
 
-def _cost(usage: Usage) -> dict[str, int]:
-    """Counts and durations. The model was loaded before the clock began. `forced_eval_count` is ours."""
+def _cost(usage: Usage) -> dict[str, Any]:
+    """Counts and durations. The model was loaded before the clock began. `forced_eval_count` and `drafts` are ours."""
     first, total = round(usage.first_token_seconds * 1e9), round(usage.seconds * 1e9)
-    forced = {"forced_eval_count": usage.forced} if usage.forced else {}
+    own = own_counts(usage)
+    own |= {"forced_eval_count": own.pop("forced_tokens")} if usage.forced else {}
     return {
         "total_duration": total,
         "load_duration": 0,
@@ -185,5 +187,5 @@ def _cost(usage: Usage) -> dict[str, int]:
         "prompt_eval_duration": first,
         "eval_count": usage.output,
         "eval_duration": max(0, total - first),
-        **forced,
+        **own,
     }

@@ -14,6 +14,7 @@ from quire.serve.dialects.openai import llama_cpp
 from quire.serve.dialects.openai.chat_writer import ChatForm, ChatWriter
 from quire.serve.dialects.openai.completion_writer import CompletionForm, CompletionWriter
 from quire.serve.dialects.openai.constraints import read_constraint
+from quire.serve.dialects.openai.content import Content, read_content
 from quire.serve.dialects.openai.conversation import ChatMessage, read_messages
 from quire.serve.dialects.openai.fields import (
     REFUSED,
@@ -59,6 +60,13 @@ class GenerationBody(LlamaCppFields, kw_only=True):
     response_format: ResponseFormat | None = None
 
 
+class Prediction(Struct, forbid_unknown_fields=True):
+    """What much of the answer is expected to be: the answer is the same, and comes sooner."""
+
+    type: Literal["content"]
+    content: Content
+
+
 class OpenAIChatBody(GenerationBody, kw_only=True):
     """POST /v1/chat/completions"""
 
@@ -76,6 +84,7 @@ class OpenAIChatBody(GenerationBody, kw_only=True):
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    prediction: Prediction | None = None
 
 
 class CompletionBody(GenerationBody, kw_only=True):
@@ -95,7 +104,6 @@ CHAT_REFUSED = (
     | {
         "audio": Refusal(_ONLY_TEXT),
         "modalities": Refusal(_ONLY_TEXT, (["text"],)),
-        "prediction": Refusal("leave it out: the answer is the same.", is_ignorable=True),
         "web_search_options": Refusal("nothing is searched here; give tools."),
         "functions": Refusal("give tools."),
         "function_call": Refusal("give tool_choice."),
@@ -147,6 +155,7 @@ def decode_chat(body: bytes, limits: RequestLimits) -> Decoded:
         template_variables=variables,
         terms=read_terms(given),
         echo=_shows_prompt(given),
+        prediction=read_content(given.prediction.content, "prediction.content").text if given.prediction else "",
     )
     shown = (wants_logprobs, bool(given.return_token_ids), given.prompt_logprobs is not None)
     return Decoded(ask, partial(ChatWriter, ChatForm(n, _usage(given), *shown)))

@@ -103,6 +103,7 @@ class OpenAIFields(Struct, kw_only=True):
     stop_token_ids: list[TokenId] | None = None
     min_tokens: CountOrZero | None = None
     ignore_eos: bool | None = None
+    speculate: bool | str | None = None  # auto or off
     prompt_logprobs: CountOrZero | None = None
     return_token_ids: bool | None = None
 

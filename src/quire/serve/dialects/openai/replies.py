@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 
+from quire.serve.dialects.usage import own_counts
 from quire.types.answer import Usage
 from quire.types.chat import Ending, PromptEcho, ScoredToken
 from quire.types.errors import ContextTooLong, QuireError
+from quire.types.step import PREDICTION
 
 EVENT_STREAM = "text/event-stream"
 LOWEST = -9999.0  # in place of minus infinity, which JSON does not have
@@ -27,8 +29,8 @@ encode = msgspec.json.Encoder().encode
 
 
 def usage_fields(usage: Usage) -> dict[str, Any]:
-    """OpenAI's counts. `forced_tokens` is ours: output that a grammar forced."""
-    details = {"reasoning_tokens": usage.reasoning} | ({"forced_tokens": usage.forced} if usage.forced else {})
+    """OpenAI's counts, and ours."""
+    details = {"reasoning_tokens": usage.reasoning} | prediction_counts(usage) | own_counts(usage)
     return {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.output,
@@ -36,6 +38,15 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": usage.kept},
         "completion_tokens_details": details,
     }
+
+
+def prediction_counts(usage: Usage) -> dict[str, int]:
+    """How much of the request's `prediction` became output, and how much was tried and did not."""
+    found = next((each for each in usage.drafts if each.drafter == PREDICTION), None)
+    if found is None:
+        return {}
+    rejected = found.num_drafted - found.num_accepted
+    return {"accepted_prediction_tokens": found.num_accepted, "rejected_prediction_tokens": rejected}
 
 
 def finish_fields(ending: Ending, stop: str | int | None) -> dict[str, Any]:

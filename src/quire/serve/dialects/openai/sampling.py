@@ -12,7 +12,7 @@ from quire.types.request import SamplingParams
 ANY_SEED = -1  # as vLLM and llama.cpp have it
 _SAME = (
     *("temperature", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-    *("logit_bias", "min_tokens", "ignore_eos", "seed", "prompt_logprobs"),
+    *("logit_bias", "min_tokens", "ignore_eos", "seed", "prompt_logprobs", "speculate"),
 )
 _SAID = {name: name for name in (*_SAME, "top_k", "stop", "max_tokens")} | {
     "max_completion_tokens": "max_tokens",

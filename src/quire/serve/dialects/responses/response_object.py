@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from quire.serve.dialects.contract import Reply
 from quire.serve.dialects.openai.replies import scores
+from quire.serve.dialects.usage import own_counts
 from quire.types.answer import Usage
 from quire.types.chat import Choice, Ending, ScoredToken
 from quire.types.errors import QuireError
@@ -61,8 +62,8 @@ def failed_object(whole: dict[str, Any], error: QuireError) -> dict[str, Any]:
 
 
 def usage_fields(usage: Usage) -> dict[str, Any]:
-    """OpenAI's counts. `forced_tokens` is ours: output that a grammar forced."""
-    details = {"reasoning_tokens": usage.reasoning} | ({"forced_tokens": usage.forced} if usage.forced else {})
+    """OpenAI's counts, and ours."""
+    details = {"reasoning_tokens": usage.reasoning} | own_counts(usage)
     return {
         "input_tokens": usage.prompt,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": usage.kept},

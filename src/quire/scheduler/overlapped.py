@@ -1,0 +1,135 @@
+"""Drafts on a device that computes one step while the next is planned.
+
+Drafts follow the newest token, so the steps in flight have to be collected before a step with drafts is planned, and
+the device waits for the host. That wait is part of the measured time of such steps. As long as drafts are not expected
+to pay for it, the next step is planned while one is in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.scheduler.acceptance import RequestDrafts, Source
+from quire.scheduler.request_state import Phase, RequestState
+from quire.scheduler.speculation import (
+    PROBE_SHARE,
+    PROBE_TOKENS,
+    DraftCandidate,
+    DraftLimits,
+    ProposesDrafts,
+    Speculation,
+)
+from quire.scheduler.step_costs import StepCosts
+from quire.types.sampling_values import OFF
+from quire.types.step import Part
+
+FIRST_PATIENCE = 32  # steps in which drafts did not seem to pay, until some are tried anyway
+MAX_PATIENCE = 1024
+MAX_PROBES = 4  # texts that are tried at once
+FEW_TEXTS = 8  # of more, drafts that did not seem to pay are not looked for in every step
+PAUSE = 4  # steps between two looks
+MAX_USES = 4  # of a choice
+FIRST_FORGIVEN = 0.005  # of the seconds of steps with drafts, for each step since the last of the few measured
+GUESSED_WAIT = 1.25  # times the seconds of the plain step, until a step with drafts was measured
+
+
+@dataclass(slots=True)
+class LastChoice:
+    """Which drafts were chosen last: of how many texts, and the chance of the worst token."""
+
+    num_running: int = 0
+    least: float = 1.0
+    num_uses: int = 0
+
+
+class OverlappedSpeculation(Speculation):
+    """Speculation that also decides when a step with drafts is worth the wait for it."""
+
+    def __init__(self, drafters: Sequence[ProposesDrafts], limits: DraftLimits) -> None:
+        super().__init__(drafters, limits)
+        self._drafted_costs = StepCosts(FIRST_FORGIVEN)
+        self._num_skipped, self._patience, self._pause = 0, FIRST_PATIENCE, 0
+        self._num_probes = 0  # drafts to try in the next step, whatever is expected of them
+        self._unlearned: list[tuple[RequestDrafts, Source, int, int]] = []
+        self._choice = LastChoice()
+
+    def wants_results(self, running: Sequence[RequestState]) -> bool:
+        """Should the steps in flight be collected before the next one is planned?"""
+        self._catch_up()
+        if self._pending:
+            return True
+        if not self._can_pay(len(running)) or any(state.phase is Phase.PREFILLING for state in running):
+            return False
+        self._pause -= 1
+        if self._pause > 0:
+            return False
+        texts = [each for each in running if each.is_plain_decode and each.request.sampling.speculate != OFF]
+        found = self._candidates(texts) if texts else ()
+        candidates = [each._replace(probabilities=each.probabilities[1:]) for each in found]  # the first is in flight
+        if not candidates:
+            return False
+        if any(super()._best_counts(candidates, len(running))):
+            self._num_skipped, self._patience = 0, FIRST_PATIENCE
+            return True
+        self._pause = PAUSE if len(running) > FEW_TEXTS else 0
+        self._num_skipped += max(self._pause, 1)
+        if self._num_skipped < self._patience:
+            return False
+        self._num_skipped, self._patience = 0, min(2 * self._patience, MAX_PATIENCE)
+        self._num_probes = MAX_PROBES
+        return True
+
+    def suggest(self, running: Sequence[RequestState]) -> None:
+        """Set the drafts of the next step, if no step is in flight and no prompt is computed."""
+        if all(state.phase is Phase.DECODING and not state.num_in_flight for state in running):
+            self._num_without = 0  # when to look for drafts was decided before: the results were waited for
+            super().suggest(running)
+        self._num_probes = 0
+
+    def _best_counts(self, candidates: list[DraftCandidate], num_running: int) -> list[int]:
+        """Return how many tokens of each draft to verify. For many texts, choose by the last choice a few times."""
+        choice, budget = self._choice, min(self._limits.step_drafts, self._limits.step_tokens - num_running)
+        if choice.num_running == num_running > FEW_TEXTS and choice.num_uses < MAX_USES:
+            counts = [sum(chance >= choice.least for chance in each.probabilities) for each in candidates]
+            choice.num_uses += 1
+            if sum(counts) <= budget:
+                return counts
+        counts = super()._best_counts(candidates, num_running)
+        chosen = [each.probabilities[count - 1] for each, count in zip(candidates, counts, strict=True) if count]
+        self._choice = LastChoice(num_running, min(chosen)) if chosen else LastChoice()
+        return counts
+
+    def _learn(self, request: RequestDrafts, source: Source, num_drafts: int, num_accepted: int) -> None:
+        self._unlearned.append((request, source, num_drafts, num_accepted))
+
+    def _catch_up(self) -> None:
+        """Learn from the last results, while the device computes."""
+        for request, source, num_drafts, num_accepted in self._unlearned:
+            self._acceptance.record(request, source, num_drafts, num_accepted)
+            request.chances[source] = super()._chances(request, source, self._limits.row_drafts)
+        self._unlearned.clear()
+
+    def _chances(self, request: RequestDrafts, source: Source, count: int) -> list[float]:
+        found = request.chances.get(source)
+        return super()._chances(request, source, count) if found is None else found[:count]
+
+    def record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_overlapped: bool) -> None:
+        """Learn from the time of a step in which every part decodes."""
+        if num_tokens == len(parts):
+            if is_overlapped and self._drafters:
+                self._costs.record(num_tokens, seconds)
+        elif all(part.num_logits == part.num_tokens for part in parts):
+            self._drafted_costs.record(num_tokens, seconds)
+        self._probe_seconds = min(self._probe_seconds + PROBE_SHARE * seconds, seconds)
+
+    def _drafted_seconds(self, num_running: int, num_tokens: int) -> float:
+        if not self._drafted_costs.has_measurements:
+            return GUESSED_WAIT * self._costs.seconds(num_running)
+        return self._drafted_costs.seconds(num_tokens)
+
+    def _probe(self, candidate: DraftCandidate, num_tokens: int) -> int:
+        if self._num_probes:
+            self._num_probes -= 1
+            return PROBE_TOKENS
+        return super()._probe(candidate, num_tokens)

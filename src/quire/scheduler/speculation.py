@@ -1,0 +1,228 @@
+"""Decides in each step which running texts get drafts, and how many tokens of them.
+
+A step with drafts takes longer and yields more. With the probability that a drafted token is accepted, and measured
+step times, tokens are added while the expected tokens per second grow; with none that does, the step is the plain one.
+Where drafts do not pay, one is tried now and then, ever more rarely, and within a small share of the time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+from quire.scheduler.acceptance import Acceptance, RequestDrafts, Source
+from quire.scheduler.request_state import RequestState
+from quire.scheduler.stats import DraftStats
+from quire.scheduler.step_costs import StepCosts
+from quire.types.step import DraftCount, Part
+
+MAX_DRAFTS = 32  # tokens of one draft
+MAX_ROWS = 64  # rows of a step, beyond which drafts are not looked for: such steps are bound by arithmetic
+FEW_WITHOUT = 16  # steps without drafts, after which they are looked for less often: it takes time
+LOOK_EVERY = 4  # steps, then
+MAX_PATIENCE = 256  # skipped opportunities between two drafts that are tried though they do not pay
+PROBE_TOKENS = 1
+MAX_COMPARED = 48  # numbers of drafted tokens of which the best is chosen
+PROBE_SHARE = 0.003  # of the time of all steps, that such drafts may cost
+MIN_GAIN = 1.03  # of tokens per second: less is within the error of the estimates
+MIN_PROBABILITY = 0.05  # that a drafted token is reached and accepted: less is not looked at
+
+
+class DraftTokens(Protocol):
+    """A proposal: see quire.spec."""
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+    @property
+    def strength(self) -> int: ...
+
+
+class ProposesDrafts(Protocol):
+    """A drafter: see quire.spec."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def priors(self) -> tuple[float, ...]: ...
+    def propose(self, texts: Sequence[RequestState], limit: int) -> Sequence[DraftTokens]: ...
+    def forget(self, sample_id: str) -> None: ...
+
+
+class DraftCandidate(NamedTuple):
+    """The best draft of one text, with the probability that each of its tokens is reached and accepted."""
+
+    state: RequestState
+    request: RequestDrafts
+    source: Source
+    tokens: Sequence[int]
+    probabilities: list[float]
+
+
+class DraftLimits(NamedTuple):
+    """The most that a device verifies in a step."""
+
+    row_drafts: int = MAX_DRAFTS  # of one text
+    step_drafts: int = 1 << 20  # of all texts
+    step_tokens: int = 1 << 20
+
+
+NO_LIMITS = DraftLimits()
+
+
+class Speculation:
+    """The drafters of one engine, and what is known about their success."""
+
+    def __init__(self, drafters: Sequence[ProposesDrafts], limits: DraftLimits = NO_LIMITS) -> None:
+        self._drafters = drafters
+        self._limits = limits
+        priors = {(each.name, strength): prior for each in drafters for strength, prior in enumerate(each.priors)}
+        self._acceptance = Acceptance(priors)
+        self._costs = StepCosts()
+        self._requests: dict[str, RequestDrafts] = {}
+        self._pending: dict[str, Source] = {}  # sources of the drafts in the step in flight
+        self.num_drafted: Counter[str] = Counter({each.name: 0 for each in drafters})
+        self.num_accepted: Counter[str] = Counter({each.name: 0 for each in drafters})
+        self._num_running = 0  # at the last plan
+        self._num_without = 0  # steps without drafts since then, or since the number of running requests changed
+        self._probe_seconds = 0.0  # that drafts which are not expected to pay may take now
+        self._num_drafts = 0
+        self._num_by_length = [0] * (MAX_DRAFTS + 1)  # drafts, by how many of their tokens were accepted
+
+    # ── planning ──
+
+    def suggest(self, running: Sequence[RequestState]) -> None:
+        """Set the drafts of the next step."""
+        num_running = len(running)
+        if not self._can_pay(num_running):
+            return
+        self._num_without = self._num_without + 1 if num_running == self._num_running else 0
+        self._num_running = num_running
+        if self._num_without > FEW_WITHOUT and self._num_without % LOOK_EVERY:
+            return
+        states = [state for state in running if state.can_draft]
+        if not states:
+            return
+        candidates = self._candidates(states)
+        if not candidates:
+            return
+        counts = self._best_counts(candidates, num_running)
+        for candidate, count in zip(candidates, counts, strict=True):
+            count = count or self._probe(candidate, num_running + sum(counts))
+            if count:
+                candidate.request.num_skipped = self._num_without = 0
+                candidate.state.suggest(tuple(candidate.tokens[:count]))
+                self._pending[candidate.state.sample_id] = candidate.source
+
+    def wants_results(self, running: Sequence[RequestState]) -> bool:
+        """Should the steps in flight be collected before the next one is planned? Here it never finds one in flight."""
+        return False
+
+    def _can_pay(self, num_running: int) -> bool:
+        """Return whether drafts could pay with so many texts."""
+        return bool(self._drafters) and 0 < num_running <= MAX_ROWS and self._costs.has_measurements
+
+    def _candidates(self, states: list[RequestState]) -> list[DraftCandidate]:
+        """Return the best draft of each text that has one."""
+        best: list[DraftCandidate | None] = [None] * len(states)
+        requests = [self._request(state.sample_id) for state in states]
+        limit = min(self._limits.row_drafts, 1 + 2 * self._limits.step_drafts // len(states))
+        for drafter in self._drafters:
+            for place, draft in enumerate(drafter.propose(states, limit)):
+                if not draft.tokens:
+                    continue
+                source = (drafter.name, draft.strength)
+                chances = self._chances(requests[place], source, len(draft.tokens))
+                found = best[place]
+                if found is None or sum(chances) > sum(found.probabilities):
+                    best[place] = DraftCandidate(states[place], requests[place], source, draft.tokens, chances)
+        return [each for each in best if each is not None]
+
+    def _chances(self, request: RequestDrafts, source: Source, count: int) -> list[float]:
+        reached, later = self._acceptance.probabilities(request, source)
+        chances: list[float] = []
+        while len(chances) < count and reached >= MIN_PROBABILITY:
+            chances.append(reached)
+            reached *= later
+        return chances
+
+    def _best_counts(self, candidates: list[DraftCandidate], num_running: int) -> list[int]:
+        """Return how many tokens of each draft make the step yield most tokens per second."""
+        order = sorted(
+            ((chance, place) for place, each in enumerate(candidates) for chance in each.probabilities), reverse=True
+        )  # a draft's chances fall, so its tokens stay in their order
+        del order[max(0, min(self._limits.step_drafts, self._limits.step_tokens - num_running)) :]
+        expected = list(accumulate((chance for chance, _ in order), initial=float(num_running)))
+        plain = best_rate = num_running / self._costs.seconds(num_running)
+        num_best, step = 0, 1 + len(order) // MAX_COMPARED
+        for index in range(step, len(expected), step):
+            rate = expected[index] / self._drafted_seconds(num_running, num_running + index)
+            if rate > best_rate:
+                best_rate, num_best = rate, index
+        if best_rate < MIN_GAIN * plain:
+            num_best = 0
+        counts = [0] * len(candidates)
+        for _, place in order[:num_best]:
+            counts[place] += 1
+        return counts
+
+    def _drafted_seconds(self, num_running: int, num_tokens: int) -> float:
+        """Return the expected seconds of a step with drafts of so many texts."""
+        return self._costs.seconds(num_tokens)
+
+    def _probe(self, candidate: DraftCandidate, num_tokens: int) -> int:
+        """Return how many tokens to try of a draft that is not expected to pay, in a step of `num_tokens` so far."""
+        request, seconds = candidate.request, self._costs.seconds
+        request.num_skipped += 1
+        if request.num_skipped < request.patience:
+            return 0
+        loss = max(0.0, seconds(num_tokens + PROBE_TOKENS) - seconds(num_tokens))
+        if loss > self._probe_seconds:
+            return 0
+        self._probe_seconds -= loss
+        request.patience = min(2 * request.patience, MAX_PATIENCE)
+        return PROBE_TOKENS
+
+    def _request(self, sample_id: str) -> RequestDrafts:
+        found = self._requests.get(sample_id)
+        if found is None:
+            found = self._requests[sample_id] = RequestDrafts()
+        return found
+
+    # ── results ──
+
+    def record(self, sample_id: str, num_drafts: int, num_tokens: int) -> tuple[DraftCount, ...]:
+        """Learn how many drafts of a text were accepted, all but one of its new tokens; return the counts."""
+        source = self._pending.pop(sample_id, None)
+        if source is None or not num_tokens or not num_drafts:
+            return ()
+        num_accepted = num_tokens - 1
+        self._learn(self._request(sample_id), source, num_drafts, num_accepted)
+        self.num_drafted[source[0]] += num_drafts
+        self.num_accepted[source[0]] += num_accepted
+        self._num_drafts += 1
+        self._num_by_length[num_accepted] += 1
+        return (DraftCount(source[0], num_drafts, num_accepted),)
+
+    def _learn(self, request: RequestDrafts, source: Source, num_drafts: int, num_accepted: int) -> None:
+        self._acceptance.record(request, source, num_drafts, num_accepted)
+
+    def record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_overlapped: bool) -> None:
+        """Learn from the time of a step. `is_overlapped`: planned with another one in flight."""
+        if self._drafters:
+            is_decoding = num_tokens == len(parts) or all(part.num_logits == part.num_tokens for part in parts)
+            self._costs.record(num_tokens, seconds, is_decoding)
+            self._probe_seconds = min(self._probe_seconds + PROBE_SHARE * seconds, seconds)
+
+    def stats(self) -> DraftStats:
+        """Return figures for metrics."""
+        at_least = list(accumulate(reversed(self._num_by_length)))[::-1]  # drafts with so many accepted tokens or more
+        return DraftStats(dict(self.num_drafted), dict(self.num_accepted), self._num_drafts, at_least[1:])
+
+    def forget(self, sample_id: str) -> None:
+        """Drop what is kept of a text that has ended."""
+        self._requests.pop(sample_id, None)
+        self._pending.pop(sample_id, None)
+        for drafter in self._drafters:
+            drafter.forget(sample_id)

@@ -1,0 +1,115 @@
+"""How long steps take, by their number of tokens, as measured.
+
+Sizes share a few cells. All cells follow the newest measurements a little: contexts grow and machines vary. A cell that
+was not measured lately counts as a little faster than it is expected to be, so that it is tried again. Steps with
+prompts are cells of their own: they tell how long a step with more drafts than ever would take at most.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
+GAIN = 0.1  # of a measurement in its cell, in logarithms; more for the first few
+COMMON_GAIN = 0.15  # of a measurement in all cells
+FORGIVEN = 0.0005  # of a cell's seconds, for each step since its last measurement
+MOST_FORGIVEN = 0.25
+MOST = 3.0  # times as fast or as slow as expected: what a measurement counts at most
+GUESSED_SLOPE = 0.25  # of a step of one token, for each further token, until two sizes have been measured
+FEW = 3  # measurements of a cell; with more, its changes apply to all cells
+DRAFT_FACTOR = 1.2  # times the seconds of as many prompt tokens, which have no logits
+
+
+@dataclass(slots=True)
+class CostCell:
+    """Steps of similar size."""
+
+    num_tokens: float  # in the mean
+    seconds: float  # relative to `_common`
+    measured_at: int  # in steps
+    count: int = 1  # of measurements
+
+
+class StepCosts:
+    """Seconds of a step, by its tokens."""
+
+    def __init__(self, first_forgiven: float = FORGIVEN) -> None:
+        """`first_forgiven`: what is forgiven of a cell with few measurements, which may have been unlucky."""
+        self._first_forgiven = first_forgiven
+        self._decoding: dict[int, CostCell] = {}  # ascending
+        self._prompts: dict[int, CostCell] = {}  # ascending
+        self._common = 1.0
+        self._num_steps = 0
+        self._points: list[tuple[float, float]] = []  # tokens, seconds; of all measured sizes of decoding steps
+
+    @property
+    def has_measurements(self) -> bool:
+        """Has any step been measured that only decodes?"""
+        return bool(self._decoding)
+
+    def record(self, num_tokens: int, seconds: float, is_decoding: bool = True) -> None:
+        """Learn from a step. `is_decoding`: every token yields logits."""
+        if seconds <= 0.0:
+            return
+        self._num_steps += 1
+        cells, size = self._decoding if is_decoding else self._prompts, _size_of(num_tokens)
+        cell = cells.get(size)
+        if cell is None:
+            cells[size] = CostCell(num_tokens, seconds / self._common, self._num_steps)
+            kept = {each: cells[each] for each in sorted(cells)}
+            cells.clear()
+            cells.update(kept)
+        else:
+            expected = cell.seconds * num_tokens / cell.num_tokens  # within a cell in proportion
+            ratio = min(max(seconds / (expected * self._common), 1.0 / MOST), MOST)
+            gain = max(GAIN, 1.0 / (cell.count + 1))
+            cell.seconds *= ratio**gain * (1.0 + gain * (num_tokens / cell.num_tokens - 1.0))
+            cell.num_tokens += gain * (num_tokens - cell.num_tokens)
+            cell.count += 1
+            if is_decoding and cell.count > FEW:
+                self._common *= ratio**COMMON_GAIN
+            cell.measured_at = self._num_steps
+        self._points = []
+
+    def seconds(self, num_tokens: int) -> float:
+        """Return the expected seconds of a step that decodes.
+
+        Between measured sizes they are on a line, beyond them on the last one. A size in a gap goes on as those before
+        the gap: steps are bound by memory first, so their times rise slowly and then fast.
+        """
+        points = self._points = self._points or self._measured_points()
+        if len(points) < 2:
+            first, below = points[0] if points else (1.0, 1.0)
+            return below * (1.0 + GUESSED_SLOPE * (num_tokens - first) / first)
+        at = min(max(bisect_left(points, (num_tokens, 0.0)), 1), len(points) - 1)
+        (low, below), (high, above) = points[at - 1], points[at]
+        rise = max(0.0, above - below) * (num_tokens - low) / (high - low)
+        if at > 1 and _size_of(num_tokens) < high:
+            before, fewest = points[at - 2]
+            rise = min(rise, max(0.0, below - fewest) / (low - before) * (num_tokens - low))
+        return max(below + rise, 1e-9)
+
+    def _measured_points(self) -> list[tuple[float, float]]:
+        """Cells of decoding steps, then one of prompts. One that was measured rarely is not above its neighbours."""
+        cells = list(self._decoding.values())
+        most = cells[-1].num_tokens if cells else 0.0
+        prompts = next((cell for cell in self._prompts.values() if cell.num_tokens > 2 * most), None)
+        points = [(cell.num_tokens, self._forgiven(cell)) for cell in cells]
+        if prompts is not None:
+            points.append((prompts.num_tokens, DRAFT_FACTOR * prompts.seconds * self._common))
+        for at in range(1, len(points) - 1):
+            if cells[at].count <= FEW:
+                (low, below), (size, seconds), (high, above) = points[at - 1 : at + 2]
+                points[at] = size, min(seconds, max(below, below + (above - below) * (size - low) / (high - low)))
+        return points
+
+    def _forgiven(self, cell: CostCell) -> float:
+        age = self._num_steps - cell.measured_at
+        rate = FORGIVEN if cell.count > FEW else self._first_forgiven
+        return cell.seconds * self._common * (1.0 - min(rate * age, MOST_FORGIVEN))
+
+
+def _size_of(num_tokens: int) -> int:
+    """The size of the cell of such steps: the next larger one."""
+    return SIZES[min(bisect_left(SIZES, num_tokens), len(SIZES) - 1)]

@@ -1,0 +1,122 @@
+"""When a device with two steps in flight waits for a step with drafts."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from quire.cache.kv_cache import KVCache
+from quire.config import SchedulerConfig
+from quire.scheduler.overlapped import FIRST_PATIENCE, OverlappedSpeculation
+from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.speculation import DraftLimits
+from quire.types.request import GenerateRequest, SamplingParams
+from quire.types.step import PartResult, StepPlan, StepResult
+from tests.scheduler.test_speculation import Fixed
+
+pytestmark = pytest.mark.pure
+WAIT = 0.25  # seconds that the device waits for a step with drafts; a plain one takes a second
+
+LIMITS = DraftLimits(7, 128, 256)
+
+
+class Engine:
+    """Samples token 5 everywhere, with up to two steps in flight, as the core does."""
+
+    def __init__(self, drafter: Fixed, limits: DraftLimits = LIMITS, wait: float = WAIT) -> None:
+        self.speculation = OverlappedSpeculation((drafter,), limits)
+        self.scheduler = Scheduler(KVCache(400), SchedulerConfig(max_rows=64), self.speculation)
+        self.flights: deque[StepPlan] = deque()
+        self.wait, self.now, self.plans = wait, 0.0, list[StepPlan]()
+
+    def add(self, name: str, **sampling: Any) -> None:
+        params = SamplingParams(**({"max_tokens": 3000} | sampling))
+        self.scheduler.add(GenerateRequest(name, (100, 101, 102), params), self.now)
+
+    def collect(self) -> None:
+        plan = self.flights.popleft()
+        parts = []
+        for part in plan.parts:
+            held = next((place for place, draft in enumerate(part.drafts) if draft != 5), len(part.drafts))
+            parts.append(PartResult((5,) * (held + 1) if part.num_logits else ()))
+        has_drafts = any(part.drafts for part in plan.parts)
+        seconds = 1.0 + 0.02 * plan.num_tokens + self.wait * has_drafts
+        self.scheduler.commit(StepResult(plan.number, tuple(parts), seconds), self.now)
+        self.scheduler.check()
+
+    def run(self, steps: int) -> list[int]:
+        """Return how many drafts each step had."""
+        before = len(self.plans)
+        while len(self.plans) < before + steps:
+            self.now += 1.0
+            if self.flights and self.scheduler.wants_results:
+                while self.flights:
+                    self.collect()
+            plan = self.scheduler.plan(self.now)
+            if plan.parts:
+                self.plans.append(plan)
+                self.flights.append(plan)
+            if len(self.flights) >= 2 or not plan.parts:
+                self.collect()
+        return [sum(len(part.drafts) for part in plan.parts) for plan in self.plans[before:]]
+
+
+def test_drafts_that_hold_are_worth_the_wait():
+    engine = Engine(Fixed([5] * 32))
+    engine.add("a")
+    assert engine.run(60)[-20:] == [7] * 20, "as many as the device takes"
+    assert engine.speculation.num_accepted["fixed"] == engine.speculation.num_drafted["fixed"] > 100
+
+
+def test_a_step_with_drafts_is_alone_in_flight_and_has_every_text():
+    engine = Engine(Fixed([5] * 32))
+    for name in "abc":
+        engine.add(name)
+    engine.add("off", speculate="off")
+    engine.run(40)
+    for plan in engine.plans[-10:]:
+        assert len(plan.parts) == 4 and any(part.drafts for part in plan.parts)
+
+
+def test_drafts_that_fail_leave_two_steps_in_flight():
+    engine = Engine(Fixed([7] * 32))
+    engine.add("a")
+    counts = engine.run(600)
+    assert sum(1 for count in counts[20:] if count) <= 5, "tried after 32, 64, 128, 256 steps"
+    assert counts[-100:].count(0) >= 99
+
+
+def test_without_drafts_no_step_is_waited_for():
+    engine = Engine(Fixed([]))
+    engine.add("a")
+    engine.run(FIRST_PATIENCE + 10)
+    assert not engine.scheduler.wants_results and len(engine.flights) == 1
+
+
+def test_a_wait_that_costs_more_than_drafts_yield_is_not_repeated():
+    engine = Engine(Fixed([5, 7, 7, 7, 7, 7, 7]), wait=5.0)
+    engine.add("a")
+    counts = engine.run(300)
+    assert sum(1 for count in counts[20:] if count) <= 6
+
+
+def test_a_prompt_is_computed_without_drafts():
+    engine = Engine(Fixed([5] * 32))
+    engine.add("a")
+    engine.run(30)
+    engine.scheduler.add(GenerateRequest("long", tuple(range(600)), SamplingParams(max_tokens=9)), engine.now)
+    engine.run(30)  # the first one admits it
+    later = [plan for plan in engine.plans[31:] if any(part.num_tokens > 8 for part in plan.parts)]
+    assert len(later) > 3 and not any(part.drafts for plan in later for part in plan.parts)
+    assert any(part.drafts for part in engine.plans[-1].parts)
+
+
+def test_no_step_has_more_drafts_than_the_device_takes():
+    engine = Engine(Fixed([5] * 32), DraftLimits(3, 20, 24))
+    for index in range(8):
+        engine.add(str(index))
+    counts = engine.run(60)
+    assert max(counts) == 16
+    assert max(len(part.drafts) for plan in engine.plans for part in plan.parts) <= 3

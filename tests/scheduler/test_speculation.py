@@ -1,0 +1,229 @@
+"""Which texts get drafts, and how many."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from typing import Any
+
+import pytest
+
+from quire.cache.kv_cache import KVCache
+from quire.config import SchedulerConfig
+from quire.scheduler.acceptance import Acceptance, RequestDrafts
+from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.speculation import MAX_ROWS, Speculation
+from quire.scheduler.step_costs import StepCosts
+from quire.spec.drafter import NO_DRAFT, Draft
+from quire.types.request import GenerateRequest, SamplingParams
+from quire.types.step import PartResult, StepPlan, StepResult
+
+pytestmark = pytest.mark.pure
+
+
+class Fixed:
+    """Proposes the same tokens for every text."""
+
+    name, priors = "fixed", (0.5,)
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens = tokens
+        self.forgotten: list[str] = []
+
+    def propose(self, texts: Any, limit: int) -> list[Draft]:
+        return [Draft(self.tokens[:limit]) if self.tokens else NO_DRAFT for _ in texts]
+
+    def forget(self, sample_id: str) -> None:
+        self.forgotten.append(sample_id)
+
+
+def step_seconds(num_tokens: int) -> float:
+    """A device that is bound by memory up to 8 tokens, and by arithmetic beyond."""
+    return 1.0 + 0.02 * num_tokens + max(0, num_tokens - 8) * 1.0
+
+
+class Engine:
+    """Samples token 5 everywhere, so that drafts of it are accepted."""
+
+    def __init__(self, drafter: Fixed, num_blocks: int = 200, seconds: Any = step_seconds) -> None:
+        self.speculation = Speculation((drafter,))
+        self.cache = KVCache(num_blocks)
+        self.scheduler = Scheduler(self.cache, SchedulerConfig(max_rows=128), self.speculation)
+        self.seconds, self.now, self.outcomes = seconds, 0.0, []
+        self.plans: list[StepPlan] = []
+
+    def add(self, name: str, num_prompt: int = 4, **sampling: Any) -> None:
+        params = SamplingParams(**({"max_tokens": 3000} | sampling))
+        self.scheduler.add(GenerateRequest(name, tuple(range(100, 100 + num_prompt)), params), self.now)
+
+    def step(self, **sampled: int) -> StepPlan:
+        self.now += 1.0
+        plan = self.scheduler.plan(self.now)
+        if not plan.parts:
+            return plan
+        parts = []
+        for part in plan.parts:
+            tokens = []
+            for draft in (*part.drafts, None):
+                tokens.append(sampled.get(part.request_id, 5))
+                if draft != tokens[-1]:
+                    break
+            parts.append(PartResult(tuple(tokens) if part.num_logits else ()))
+        self.scheduler.commit(StepResult(plan.number, tuple(parts), self.seconds(plan.num_tokens)), self.now)
+        self.outcomes += self.scheduler.drain()
+        self.scheduler.check()
+        self.plans.append(plan)
+        return plan
+
+    def run(self, steps: int, **sampled: int) -> list[int]:
+        """Return how many drafts each step had."""
+        return [sum(len(part.drafts) for part in self.step(**sampled).parts) for _ in range(steps)]
+
+
+def test_drafts_that_hold_grow_to_what_costs_little():
+    engine = Engine(Fixed([5] * 32))
+    engine.add("a")
+    counts = engine.run(60)
+    assert counts[:2] == [0, 0]  # nothing is measured before the first decoding step
+    assert counts[-1] in (6, 7)  # 8 tokens: beyond that each costs as much as it yields
+    assert engine.speculation.num_accepted["fixed"] == engine.speculation.num_drafted["fixed"] > 100
+
+
+def test_drafts_that_fail_are_tried_ever_more_rarely():
+    engine = Engine(Fixed([7] * 32), seconds=float)
+    engine.add("a")
+    counts = engine.run(300)
+    assert sum(1 for count in counts if count) < 10
+    assert sum(counts[100:]) <= 2
+
+
+def test_a_text_learns_for_itself():
+    engine = Engine(Fixed([5] * 32), seconds=lambda count: 1.0 + 0.2 * count)
+    engine.add("good")
+    engine.add("bad")
+    engine.run(40, bad=7)
+    last = {part.request_id: len(part.drafts) for part in engine.step(bad=7).parts}
+    assert last["good"] > 0 == last["bad"]
+
+
+def test_a_step_without_a_gain_is_the_plain_one():
+    engine = Engine(Fixed([5] * 32), seconds=float)
+    engine.add("a")
+    engine.run(60)
+    plain = [plan for plan in engine.plans[-40:] if plan.parts[0].tokens is None]
+    assert len(plain) >= 38
+
+
+def test_the_text_is_that_without_drafts():
+    with_drafts, without = Engine(Fixed([5] * 32)), Engine(Fixed([]))
+    for engine in (with_drafts, without):
+        engine.add("a", max_tokens=50)
+        engine.run(60)
+    texts = [[token for outcome in engine.outcomes for token in outcome.tokens] for engine in (with_drafts, without)]
+    assert texts[0] == texts[1] == [5] * 50
+    assert len([plan for plan in with_drafts.plans if plan.parts]) < 30
+
+
+def test_a_request_may_switch_it_off():
+    engine = Engine(Fixed([5] * 32))
+    engine.add("a", speculate="off")
+    assert sum(engine.run(20)) == 0
+
+
+def test_many_rows_get_no_drafts():
+    engine = Engine(Fixed([5] * 32))
+    for index in range(MAX_ROWS + 1):
+        engine.add(f"r{index}")
+    assert sum(engine.run(6)) == 0
+
+
+def test_no_request_is_preempted_for_drafts():
+    engine = Engine(Fixed([5] * 32), num_blocks=6)  # 96 tokens
+    for name in "abc":
+        engine.add(name, max_tokens=20)
+    engine.run(30)
+    assert engine.scheduler.stats().num_preemptions == 0
+
+
+def test_what_is_kept_of_a_text_ends_with_it():
+    drafter = Fixed([5] * 4)
+    engine = Engine(drafter)
+    engine.add("a", max_tokens=12)
+    engine.run(15)
+    assert drafter.forgotten == ["a"] and not engine.speculation._requests and not engine.speculation._pending
+
+
+def test_step_costs_interpolate_and_follow_a_change():
+    costs = StepCosts()
+    costs.record(1, 1.0)
+    assert costs.seconds(1) == 1.0 and costs.seconds(3) > 1.0
+    costs.record(8, 2.0)
+    assert costs.seconds(4) == pytest.approx(1.0 + 3 / 7, rel=0.01)
+    costs.record(4, 1.2)
+    assert costs.seconds(6) == pytest.approx(1.2 + 2 * 0.2 / 3, rel=0.01)  # not measured: as before the gap
+    assert costs.seconds(12) == pytest.approx(2.8, rel=0.01)
+    for seconds in (2.0, 4.0):
+        for _ in range(100):
+            costs.record(8, seconds)
+    assert costs.seconds(8) == pytest.approx(4.0, rel=0.01)
+    assert costs.seconds(1) > 1.1  # not measured again: it has followed
+
+
+def test_steps_with_prompts_bound_the_cost_of_sizes_that_were_never_tried():
+    costs = StepCosts()
+    for size, seconds in 5 * ((1, 1.0), (4, 1.4), (6, 2.8)):
+        costs.record(size, seconds)
+    assert costs.seconds(32) > 20  # as from 4 to 6
+    costs.record(300, 50.0, is_decoding=False)
+    assert costs.seconds(6) == pytest.approx(2.8, rel=0.01) and 5 < costs.seconds(32) < 10
+    for _ in range(5):
+        costs.record(33, 9.0)
+    assert costs.seconds(33) == pytest.approx(9.0, rel=0.01)
+
+
+def test_noise_changes_no_cell_in_the_long_run():
+    costs, rng = StepCosts(), random.Random(3)
+    for size in (1, 4, 8):
+        costs.record(size, float(size))
+    for _ in range(3000):
+        costs.record(1, rng.choice((0.5, 2.0)))
+    assert 0.4 < costs.seconds(1) < 2.5 and 2.0 < costs.seconds(8) / costs.seconds(1) < 20
+
+
+def test_one_slow_step_counts_little():
+    costs = StepCosts()
+    for _ in range(20):
+        costs.record(4, 1.0)
+    costs.record(4, 100.0)
+    assert costs.seconds(4) < 1.6
+
+
+def test_acceptance_starts_from_the_prior_then_all_requests_then_the_request():
+    acceptance = Acceptance({("x", 0): 0.5})
+    assert acceptance.probabilities(RequestDrafts(), ("x", 0)) == (0.5, 0.75)
+    first = RequestDrafts()
+    for _ in range(50):
+        acceptance.record(first, ("x", 0), 4, 4)
+    assert min(acceptance.probabilities(first, ("x", 0))) > 0.9
+    assert 0.8 < acceptance.probabilities(RequestDrafts(), ("x", 0))[0] < 1.0
+    for _ in range(20):
+        acceptance.record(first, ("x", 0), 4, 0)
+    chance, later = acceptance.probabilities(first, ("x", 0))
+    assert chance < 0.3 and later > 0.9  # tokens after a wrong one were not judged
+
+
+def test_the_tree_continues_a_text_as_another_request_was_continued():
+    cache = KVCache(50, 4)
+    tokens = array("I", range(1, 15))
+    request = GenerateRequest("a", tuple(tokens[:5]))
+    lease = cache.lease(cache.match(tokens[:5], request.cache, 4), tokens[:5], request.cache, 0.0)
+    assert cache.extend(lease, 14, 0.0)
+    cache.seal(lease, tokens, 14, 0.0)
+    cache.release(lease, tokens, 14, 0.0)
+    other = cache.lease(cache.match(tokens[:6], request.cache, 5), tokens[:6], request.cache, 1.0)
+    assert list(cache.continuation(other, tokens[:6], 4)) == [7, 8, 9, 10]
+    assert (
+        list(cache.continuation(other, tokens[:6], 100))
+        == list(range(7, 15))[: len(cache.continuation(other, tokens[:6], 100))]
+    )
+    assert list(cache.continuation(other, array("I", [1, 2, 3, 4, 5, 60]), 4)) == []
