@@ -31,6 +31,7 @@ class Case:
     min_tokens: int = 1  # transformers computes shorter texts with other factors of rope
     max_tokens: int = 1 << 30  # transformers rounds numbers of longer texts, or another case of the kind has them
     in_gguf: bool = True  # False: GGUF has no key for a property of this case
+    oldest: str = "5.0"  # release of transformers that computes it as published models are computed
     as_saved: bool = False  # transformers writes other tensors than it has in memory
     # The tensors of a published file by those in memory, where transformers reads them and does not write them.
     published: Callable[[dict[str, np.ndarray], Any], dict[str, np.ndarray]] | None = None

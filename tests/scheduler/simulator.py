@@ -67,6 +67,9 @@ class Groups:
     grain: int = 1
 
 
+NO_GROUPS = Groups()
+
+
 @dataclass
 class FakeDevice:
     """Runs plans in order. `fixed`, `each` and `context` determine how long a step takes."""
@@ -80,7 +83,7 @@ class FakeDevice:
     refuse: Callable[[Part], QuireError | None] = lambda part: None
     num_computed: int = 0
     num_copied: int = 0
-    groups: Groups = Groups()
+    groups: Groups = NO_GROUPS
     window_slots: list[dict[int, int]] = field(default_factory=list)  # of each window group: slot -> fingerprint
     states: dict[int, tuple[int, int]] = field(default_factory=dict)  # slot -> tokens seen, their fingerprint
     misled: set[int] = field(default_factory=set)  # rows that have read what a failed part should have written
@@ -96,7 +99,7 @@ class FakeDevice:
             assert join.row not in self.rows, "the row is taken"
             self.misled.discard(join.row)
             self.rows[join.row] = Row(join.request_id, join.sample, windows=[{} for _ in self.groups.windows])
-            if self.groups != Groups():
+            if self.groups != NO_GROUPS:
                 self._extend_marks(self.rows[join.row], 0, join.tokens)
         assert plan.parts or not (plan.copies or plan.window_copies), "a step without parts copies nothing"
         self.num_copied += sum(copy.num_tokens for copy in plan.copies)
@@ -112,7 +115,7 @@ class FakeDevice:
             tables = [self.rows[part.row].table for part in plan.parts if part.row in group.rows]
             heads = {tuple(table[: group.num_blocks]) for table in tables}
             assert len(heads) <= 1 and all(len(head) == group.num_blocks for head in heads) and len(group.rows) > 1
-        if self.groups != Groups():
+        if self.groups != NO_GROUPS:
             self._run_groups(plan)
         for part in plan.parts:
             tokens = self._tokens(part)
@@ -268,7 +271,7 @@ class Simulator:
         num_blocks: int,
         block_tokens: int = 16,
         depth: int = 1,
-        groups: Groups = Groups(),  # noqa: B008
+        groups: Groups = NO_GROUPS,
         **device: float,
     ):
         spacing = CheckpointSpacing(groups.every, groups.grain)

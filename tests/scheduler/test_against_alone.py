@@ -24,7 +24,7 @@ from quire.types.request import (
     SamplingParams,
 )
 from quire.types.step import Part
-from tests.scheduler.simulator import Groups, Simulator, expected_output, fingerprint, sampled
+from tests.scheduler.simulator import NO_GROUPS, Groups, Simulator, expected_output, fingerprint, sampled
 
 pytestmark = pytest.mark.pure
 
@@ -140,7 +140,7 @@ def check_example(
     num_blocks: int,
     depth: int,
     sizes: Sequence[int] = (),
-    groups: Groups = Groups(),  # noqa: B008
+    groups: Groups = NO_GROUPS,
 ) -> None:
     """`sizes`: how many blocks may be in use after each step, repeated cyclically."""
     config = SchedulerConfig(**config, max_context=MAX_CONTEXT, max_wait=1000.0)

@@ -14,6 +14,7 @@ CASES = {
         {**EXPERTS, "num_hidden_layers": 3, "sliding_window": 5, "swiglu_limit": 0.5, "swiglu_alpha": 1.2,
          "attention_bias": False, "layer_types": ["full_attention", "sliding_attention", "full_attention"]},
         in_gguf=False,
+        oldest="5.23",  # 5.17 clamps otherwise
     ),
 }  # fmt: skip
 
