@@ -32,7 +32,7 @@ from tests.models.toys import some_tokens
 pytestmark = pytest.mark.device
 
 SETTINGS = {"num_blocks": 400, "max_rows": 32, "log_level": "debug"}  # an idle engine proves its invariants
-GREEDY = SamplingParams(temperature=0.0, max_tokens=120, ignore_eos=True)
+GREEDY = SamplingParams(temperature=0.0, max_tokens=120, ignore_eos=True, speculate="off")  # a token a step
 WAYS = [
     GREEDY,
     replace(GREEDY, n=3, temperature=1.0, seed=5, top_p=0.9),
@@ -232,7 +232,7 @@ def wait_for(crowd: Crowd, name: str) -> list[News]:
 def test_a_cancel_that_the_dying_engine_missed_still_ends_the_request(toy_folder: Path) -> None:
     with mortal(toy_folder) as child:
         crowd = Crowd(child)
-        crowd.add("a", harmless(9))
+        crowd.add("a", harmless(9), replace(GREEDY, max_tokens=900))
         crowd.wait(lambda: crowd.num_reported("a") > 1)
         pid = link_of(child.client).pid
         os.kill(pid, signal.SIGSTOP)

@@ -82,11 +82,10 @@ def test_a_model_without_attention_has_no_heads():
 
 
 def test_the_norm_of_several_groups_in_mamba_2_is_that_of_its_authors():
-    """transformers has it in Nemotron-H, and in Mamba-2 one norm of all groups."""
+    """transformers has it in Nemotron-H; in Mamba-2 some releases norm all groups as one."""
     norms = pytest.importorskip("transformers.models.nemotron_h.modeling_nemotron_h")
     sizes = {"num_heads": 6, "head_dim": 16, "state_size": 8, "n_groups": 2, "chunk_size": 16, "num_hidden_layers": 2}
     toy = toy_of("Mamba2ForCausalLM", sizes, seed=3)
-    assert error_of(toy.checkpoint, toy) > 0.01
     for layer in toy.torch_model.backbone.layers:
         right = norms.NemotronHRMSNormGated(96, group_size=48, eps=toy.torch_model.config.layer_norm_epsilon)
         right.weight, layer.mixer.norm = layer.mixer.norm.weight, right

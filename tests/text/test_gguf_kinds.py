@@ -128,7 +128,7 @@ def _trained(sentencepiece: Any, kind: str) -> Any:
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter([text.replace("\n", " ").replace("\x00", "") for text in CORPUS]), model_writer=out,
-        vocab_size=600, model_type=kind, byte_fallback=True, normalization_rule_name="identity",
+        vocab_size=600, hard_vocab_limit=False, model_type=kind, byte_fallback=True, normalization_rule_name="identity",
         remove_extra_whitespaces=False, character_coverage=0.98, minloglevel=2, max_sentence_length=100_000,
     )  # fmt: skip
     return sentencepiece.SentencePieceProcessor(model_proto=out.getvalue())
