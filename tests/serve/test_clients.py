@@ -268,7 +268,12 @@ def test_a_server_that_is_told_to_ignores_what_it_does_not_know(model_file):
     asked = {
         "/v1/chat/completions": {"messages": messages, **more},
         "/v1/completions": {"prompt": "a", **more},
-        "/v1/responses": {"input": [{"role": "user", "content": "Hi", "timestamp": 5}], "provider": 1, "store": True},
+        "/v1/responses": {
+            "input": [{"role": "user", "content": "Hi", "timestamp": 5}],
+            "provider": 1,
+            "store": True,
+            "max_output_tokens": 16,
+        },
         "/v1/messages": {"messages": QUESTION, **more},
     }
     with running(model_file, all_dialects(), unknown_fields="ignore") as made:

@@ -79,7 +79,7 @@ def test_a_token_does_not_depend_on_its_chunk_in_deterministic_mode(kind, fuse, 
     assert np.array_equal(np.concatenate(chunks), alone)
 
 
-@pytest.mark.parametrize("kind", ["post-norms", *in_interpreter("factors")])
+@pytest.mark.parametrize("kind", ["post-norms", pytest.param("factors", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stored", ["fp8", "q4_0"])
 def test_quantized_matrices_give_the_same_fused_and_plain(stored, kind, place):
     """Matrices are scaled down so that they do not amplify the errors of FP8."""

@@ -181,6 +181,7 @@ def test_a_step_without_logits_ends_with_the_last_write(place):
     assert logits is not None and len(logits) == 0
 
 
+@pytest.mark.slow
 def test_with_fixed_chunks_a_token_does_not_depend_on_other_rows(place):
     together, alone = (Layers(place, fixed_chunk=128) for _ in range(2))
     first, second = [*range(20)], [30, 25, 31]

@@ -70,7 +70,7 @@ def assert_as_close(made: Toy, quantize: str | None, rows: list[tuple[int, int]]
 @pytest.mark.parametrize(
     ("shape", "quantize", "lengths"),
     [
-        pytest.param((8, 2, 64), None, NINE, id="four heads of 64 share a key"),
+        pytest.param((8, 2, 64), None, NINE, id="four heads of 64 share a key", marks=pytest.mark.slow),
         pytest.param((4, 1, 128), None, ONE, id="four heads of 128 share a key, one row", marks=pytest.mark.slow),
         pytest.param((4, 1, 128), "fp8", NINE, id="four heads of 128 share a key, FP8", marks=pytest.mark.slow),
         pytest.param(

@@ -68,7 +68,7 @@ def test_matrices_take_as_many_bytes_as_in_the_file_or_little_more(name: str, pl
     assert inward.memory.numel() + outward.memory.numel() <= 1.45 * stored  # columns of toys are padded to blocks
 
 
-@pytest.mark.parametrize("name", ["q4_k_m", "gpt-oss"])
+@pytest.mark.parametrize("name", ["q4_k_m", pytest.param("gpt-oss", marks=pytest.mark.slow)])
 def test_quantized_experts_in_bfloat16_are_near_the_float_model(name: str, place: str):
     model = MODELS[name]
     found, exact = logits(lowered(model, place, dtype="bf16"), 24), expected(model, 24)

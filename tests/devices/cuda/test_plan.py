@@ -23,6 +23,7 @@ from tests.models.toys import make_toy
 pytestmark = pytest.mark.device
 
 FUSE = pytest.mark.parametrize("fuse", [False, True], ids=["plain", "fused"])
+MORE = ("gemma2", "falcon", "gemma4", "qwen3_moe")
 LIMITS = Limits(max_tokens=24, max_rows=2, max_logits=6, max_blocks=4, num_blocks=8, kv_dtype="f32")
 LISTS = 1.2  # times: lists of the tokens of each expert, which are large beside the values of a toy
 SLACK = 1.3  # times: a sum is counted beside its residual, though it is mostly in the same place
@@ -73,9 +74,7 @@ def storages(monkeypatch) -> Iterator[LiveStorages]:
 
 @pytest.mark.interpreted
 @FUSE
-@pytest.mark.parametrize(
-    "name", ["llama", "gemma2", "falcon", pytest.param("gemma4", marks=pytest.mark.slow), "qwen3_moe", "qwen3_5"]
-)
+@pytest.mark.parametrize("name", ["llama", "qwen3_5", *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)])
 def test_the_largest_step_takes_what_was_planned(name: str, fuse: bool, place: str, storages):
     model, options = make_toy(name).draw(), LoweringOptions(dtype="f32", fuse=fuse, captures=False)
     program = CudaDevice(place).lower(model.graph, model.weights, LIMITS, options)

@@ -210,7 +210,8 @@ def expected(key: ProductKey, program: CudaProgram) -> list[Candidate]:
     return candidates(key, next(each for each in plain if ProductKey.of(each.weight, key.tokens, each.is_gate) == key))
 
 
-@pytest.mark.parametrize("quantize", [None, pytest.param("fp8", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("quantize", [None, "fp8"])
 def test_every_candidate_gives_the_numbers_of_the_library(quantize, place, tmp_path):
     """One layer, with biases. The timer makes the streamed candidates the fastest, and the next program uses them."""
     drawn = small("llama-tied-biased").draw()
