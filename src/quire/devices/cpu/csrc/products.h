@@ -147,13 +147,24 @@ inline void tile(const Matrix &m, int panel, int last, const Operand &a, int tok
         tile_of<F, N, W>(m, panel + i, a, token, out + LANES * i);
 }
 
+#if QUIRE_AVX512_VNNI || QUIRE_TILES
+#include "block_scales.h"
+#endif
 #if QUIRE_AVX512_VNNI
 #include "dots_many.h"
+#endif
+#if QUIRE_TILES
+#include "tiles.h"
+#include "dots_tiles.h"
 #endif
 
 // Each format's widest tile is the fastest: a float tile needs a register for each token, a quantized one two and more.
 template <Format F>
 inline void some_tokens(const Matrix &m, int panel, int last, const Operand &a, int token, int count, float *out) {
+#if QUIRE_TILES
+    if constexpr (is_quantized(F))
+        if (count >= FEWEST_IN_TILES) return in_tiles<F>(m, panel, last, a, token, count, out);
+#endif
 #if QUIRE_AVX512_VNNI
     if constexpr (is_quantized(F))
         if (count > IN_STREAM)
