@@ -8,7 +8,6 @@
 // By counting, a block of 16 tokens and 16 rows takes 16 cycles of the multiplier and 48 or 64 vector instructions, two
 // in a cycle, that scale; with dot products of vectors 176 or 192.
 
-constexpr int FEWEST_IN_TILES = 8;  // tokens: with fewer, unpacking to memory costs more than tiles save
 constexpr int UNPACKED = 16;        // blocks that are unpacked together: they stay in L1
 
 // Sums of 16 tokens stay in registers.

@@ -117,6 +117,11 @@ std::vector<std::string> features() {
     return found;
 }
 
+bool is_intel() {
+    const Leaf vendor(0, 0);
+    return vendor.regs[EBX] == 0x756e6547;  // "Genu", of GenuineIntel
+}
+
 #elif defined(__aarch64__)
 
 #if defined(__APPLE__)
@@ -162,6 +167,10 @@ std::vector<std::string> features() {
 
 std::vector<std::string> features() { return {}; }
 
+#endif
+
+#if !QUIRE_X86
+bool is_intel() { return false; }
 #endif
 
 }  // namespace quire
