@@ -18,6 +18,7 @@ COMMANDS = {  # name -> module
     "cpu-experts": "quire.bench.cpu_experts",
     "cpu-hybrid": "quire.bench.cpu_hybrid",
     "cpu-large": "quire.bench.cpu_large",
+    "cpu-threads": "quire.bench.cpu_threads",
     "front": "quire.bench.front",
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",
@@ -43,7 +44,18 @@ SECTIONS = {  # command -> the parts of it that can be run alone
     "cpu-hybrid": ("formats", "streams"),
 }
 # Commands that parse the rest of the command line.
-PARSE_REST = {"cpu-large", "gpu", "tune", "gpu-accuracy", "latent", "experts", "states", "speculate", "speculate-gpu"}
+PARSE_REST = {
+    "cpu-large",
+    "cpu-threads",
+    "gpu",
+    "tune",
+    "gpu-accuracy",
+    "latent",
+    "experts",
+    "states",
+    "speculate",
+    "speculate-gpu",
+}
 
 
 NONE = "none"

@@ -172,11 +172,12 @@ void compare_alike(const Kernels &kernels, Format format, const std::string &wha
     report(kernels, what + " as " + alike->name, found, true);
 }
 
-void compare_products(const Kernels &kernels, Format format) {
-    constexpr int ROWS = 77, TOKENS = 13;  // odd numbers of panels, of a panel's rows, of tokens, and of columns
-    const int COLS = is_quantized(format) ? 512 : 1031;
+// 37 tokens are two whole tiles and a rest.
+void compare_products(const Kernels &kernels, Format format, int TOKENS) {
+    constexpr int ROWS = 77;  // odd numbers of panels, of a panel's rows, of tokens, and of columns
+    const int COLS = is_quantized(format) ? 768 : 1031;
     const Weights w = weights(format, ROWS, COLS), up = weights(format, ROWS, COLS);
-    const std::string name = FORMAT_NAMES[static_cast<int>(format)];
+    const std::string name = FORMAT_NAMES[static_cast<int>(format)] + (" of " + std::to_string(TOKENS));
     Tokens x = random_tokens(*portable, TOKENS, COLS, format == Format::BF16);
     Tokens residual = random_tokens(*portable, TOKENS, 96);
     const std::vector<float> bias = numbers(96), up_bias = numbers(96);
@@ -283,9 +284,9 @@ void compare_token_wise(const Kernels &kernels) {
 
 // Rows that are read and written in another order, as those of one expert's tokens.
 void compare_ordered(const Kernels &kernels, Format format) {
-    constexpr int TOKENS = 13, DIM = 256, ROWS = 64;
-    const int32_t from[TOKENS] = {3, 3, 0, 11, 12, 5, 1, 1, 9, 2, 7, 6, 4};
-    const int32_t to[TOKENS] = {12, 0, 5, 3, 1, 2, 11, 4, 10, 6, 9, 8, 7};
+    constexpr int TOKENS = 21, DIM = 256, ROWS = 64;
+    int32_t from[TOKENS], to[TOKENS];
+    for (int i = 0; i < TOKENS; ++i) from[i] = (5 * i + 3) % 17, to[i] = (8 * i + 12) % TOKENS;
     const Weights w = weights(format, ROWS, DIM), up = weights(format, ROWS, DIM);
     const std::string name = FORMAT_NAMES[static_cast<int>(format)];
     Tokens x = random_tokens(*portable, TOKENS, DIM, format == Format::BF16);
@@ -585,7 +586,8 @@ int compare_variants() {
     for (const Kernels *kernels : usable) std::printf(" %s", kernels->name);
     std::printf("\nvariant     kernel                                       bits, difference\n");
     for (const Kernels *kernels : usable) {
-        for (int f = 0; f < NUM_FORMATS; ++f) compare_products(*kernels, static_cast<Format>(f));
+        for (int f = 0; f < NUM_FORMATS; ++f)
+            for (int tokens : {13, 37}) compare_products(*kernels, static_cast<Format>(f), tokens);
         for (int f = 0; f < NUM_FORMATS; ++f) compare_ordered(*kernels, static_cast<Format>(f));
         compare_token_wise(*kernels);
         compare_routes(*kernels);

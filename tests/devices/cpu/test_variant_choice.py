@@ -46,7 +46,7 @@ class Stopwatch:
             probe._native.multiply_with(probe._format, variant)
             return seconds(variant, num_tokens)
 
-        monkeypatch.setattr(variant_choice._Probe, "seconds", measured)
+        monkeypatch.setattr(variant_choice.ProductProbe, "seconds", measured)
         monkeypatch.setattr(variant_choice, "MIN_BYTES", 0)
 
 

@@ -64,7 +64,7 @@ def choose_variants(module: ModuleType, pool: Any, variant: str, matrices: list[
             chosen[format] = VariantChoice(variant, {})
             continue
         probes = {
-            num_tokens: _Probe(module, pool, variant, _sample(found, num_tokens), num_tokens)
+            num_tokens: ProductProbe(module, pool, variant, _sample(found, num_tokens), num_tokens)
             for num_tokens in TOKEN_WEIGHTS
         }
         best, times = _fastest(probes, alike, variant)
@@ -73,7 +73,7 @@ def choose_variants(module: ModuleType, pool: Any, variant: str, matrices: list[
     return chosen
 
 
-def _fastest(probes: Mapping[int, _Probe], variants: list[str], widest: str) -> tuple[str, dict[str, float]]:
+def _fastest(probes: Mapping[int, ProductProbe], variants: list[str], widest: str) -> tuple[str, dict[str, float]]:
     """Return the fastest variant, and the times of all. A variant that beats the widest one is measured again, in more
     rounds: the choice is cached for later starts, and a busy machine may slow down one variant's first rounds."""
     times = _times(probes, variants, NUM_ROUNDS)
@@ -84,7 +84,7 @@ def _fastest(probes: Mapping[int, _Probe], variants: list[str], widest: str) -> 
     return (best if times[best] < MARGIN * times[widest] else widest), times
 
 
-def _times(probes: Mapping[int, _Probe], variants: list[str], num_rounds: int) -> dict[str, float]:
+def _times(probes: Mapping[int, ProductProbe], variants: list[str], num_rounds: int) -> dict[str, float]:
     """Return the weighted mean of the shortest times per size. Variants take turns, so that noise affects all."""
     shortest = {(name, count): math.inf for name in variants for count in probes}
     for _ in range(num_rounds):
@@ -116,7 +116,7 @@ def _beginning(matrix: Packed, num_bytes: int) -> Packed:
     return Packed(matrix.format, (min(rows, kept * LANES), cols), matrix.panels[: kept * panel_bytes])
 
 
-class _Probe:
+class ProductProbe:
     """A native program that only multiplies with these matrices, which are not copied."""
 
     def __init__(self, module: ModuleType, pool: Any, variant: str, matrices: list[Packed], most: int) -> None:

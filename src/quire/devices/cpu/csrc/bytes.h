@@ -13,7 +13,8 @@
 //   byte_pairs(a, b)                 products of unsigned and signed bytes; neighbours are added to shorts
 //   short_pairs(a, b)                products of shorts; neighbours are added to lanes
 //   add_dots(sums, a, b)             VNNI: as byte_pairs, but four neighbours are added to the lanes of sums
-//   add_shorts, multiply_shorts, add_lanes, subtract_lanes, floats_of
+//   add_shorts, multiply_shorts, add_lanes, subtract_lanes, subtract_bytes, floats_of
+//   put_bytes(p, a), lanes_at<B>(p)  all bytes of a register, to memory and from it, of two panels side by side
 //   settle(sum)                      forces a sum to be computed here. Otherwise GCC reorders all additions of a block,
 //                                    keeps every product until the end, and spills most of them: half the speed.
 //   fixed(p)                         a pointer that is opaque to the compiler. Otherwise GCC derives a pointer for each
@@ -28,6 +29,8 @@ template <class B>
 inline B bytes_at(const uint8_t *p, size_t apart);
 template <class B>
 inline B twice_at(const int8_t *p, size_t apart);
+template <class B>
+inline B lanes_at(const int32_t *p);
 template <class B>
 inline B four_bytes(const void *p);
 template <class B>

@@ -59,6 +59,14 @@ inline Bytes short_pairs(Bytes a, Bytes b) { return {_mm256_madd_epi16(a.v, b.v)
 inline Bytes add_shorts(Bytes a, Bytes b) { return {_mm256_add_epi16(a.v, b.v)}; }
 inline Bytes multiply_shorts(Bytes a, Bytes b) { return {_mm256_mullo_epi16(a.v, b.v)}; }
 inline Bytes add_lanes(Bytes a, Bytes b) { return {_mm256_add_epi32(a.v, b.v)}; }
+inline Bytes subtract_bytes(Bytes a, Bytes b) { return {_mm256_sub_epi8(a.v, b.v)}; }
+inline void put_bytes(uint8_t *p, Bytes a) { _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), a.v); }
+
+template <>
+inline Bytes lanes_at<Bytes>(const int32_t *p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))};
+}
+
 inline Bytes subtract_lanes(Bytes a, Bytes b) { return {_mm256_sub_epi32(a.v, b.v)}; }
 inline F8 floats_of(Bytes lanes) { return {_mm256_cvtepi32_ps(lanes.v)}; }
 

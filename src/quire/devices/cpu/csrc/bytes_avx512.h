@@ -55,6 +55,14 @@ inline WideBytes twice_at<WideBytes>(const int8_t *p, size_t apart) {
     return odd_shorts_of({lanes}, {_mm512_slli_epi32(lanes, 16)});
 }
 
+inline WideBytes subtract_bytes(WideBytes a, WideBytes b) { return {_mm512_sub_epi8(a.v, b.v)}; }
+inline void put_bytes(uint8_t *p, WideBytes a) { _mm512_storeu_si512(p, a.v); }
+
+template <>
+inline WideBytes lanes_at<WideBytes>(const int32_t *p) {
+    return {_mm512_loadu_si512(p)};
+}
+
 inline WideBytes size_of(WideBytes a) { return {_mm512_abs_epi8(a.v)}; }
 inline WideBytes signed_by(WideBytes values, WideBytes weights) {
     const __m512i minus = _mm512_mask_sub_epi8(values.v, _mm512_movepi8_mask(weights.v), __m512i{}, values.v);

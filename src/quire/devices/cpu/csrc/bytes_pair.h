@@ -37,6 +37,13 @@ inline BytesPair each_short<BytesPair>(int x) {
     return {same, same};
 }
 
+template <>
+inline BytesPair lanes_at<BytesPair>(const int32_t *p) {
+    return {lanes_at<Bytes>(p), lanes_at<Bytes>(p + LANES)};
+}
+
+inline void put_bytes(uint8_t *p, BytesPair a) { put_bytes(p, a.low), put_bytes(p + VECTOR, a.high); }
+
 #define QUIRE_OF_BOTH(word) \
     inline BytesPair word(BytesPair a, BytesPair b) { return {word(a.low, b.low), word(a.high, b.high)}; }
 QUIRE_OF_BOTH(operator&)
@@ -50,6 +57,7 @@ QUIRE_OF_BOTH(add_shorts)
 QUIRE_OF_BOTH(multiply_shorts)
 QUIRE_OF_BOTH(add_lanes)
 QUIRE_OF_BOTH(subtract_lanes)
+QUIRE_OF_BOTH(subtract_bytes)
 #undef QUIRE_OF_BOTH
 
 inline BytesPair shifted_right(BytesPair a, int count) {

@@ -158,7 +158,7 @@ class Down final : public Instruction {
     Down(Program &program, std::shared_ptr<Plan> plan, const ProductArgs &args, Stack down, const CombineArgs &sum,
          bool at_logits)
         : Instruction(true), program_(program), plan_(std::move(plan)), args_(args), down_(down), sum_(sum),
-          at_logits_(at_logits), range_(range_of(sum.top)), chunk_(tokens_at_once(down.each)),
+          at_logits_(at_logits), range_(range_of(sum.top)), chunk_(tokens_at_once(program.kernels().chunks, down.each)),
           panels_(panels_of(down.each, program.pool().size())) {}
 
     // Tokens of a range.
@@ -315,7 +315,7 @@ void Program::experts(const ExpertStacks &s, const ExpertOperands &x) {
     const auto plan = std::make_shared<Plan>();
     auto multiply = std::make_unique<Gate>(*this, plan, gate, first, second, x.is_on_input);
     auto answer = std::make_unique<Down>(*this, plan, product, down, sum, narrow);
-    const int chunk = std::min(tokens_at_once(first.each), tokens_at_once(up.each));
+    const int chunk = std::min(tokens_at_once(kernels_.chunks, first.each), tokens_at_once(kernels_.chunks, up.each));
     const Group::Dependents dependents{multiply.get(), answer.get(), chunk, Down::range_of(top)};
     append(std::make_unique<Group>(*this, plan, rows(x.chosen), top, count, narrow, dependents));
     append(std::move(multiply));

@@ -1,7 +1,7 @@
 // The features of this machine's CPU.
 //
-// A feature is listed only if it is usable: the CPU has the instructions and the operating system saves the registers
-// that they touch. Names are those of /proc/cpuinfo, so that a user can compare.
+// A feature is listed only if it is usable: the CPU has the instructions, and the operating system saves the registers
+// that they touch and lets this process use them. Names are those of /proc/cpuinfo, so that a user can compare.
 
 #include "features.h"
 
@@ -13,6 +13,10 @@
 #include <intrin.h>
 #else
 #include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
@@ -41,6 +45,7 @@ struct Feature {
 constexpr uint64_t NONE = 0;
 constexpr uint64_t YMM = 0x06;  // xmm and ymm registers
 constexpr uint64_t ZMM = 0xe6;  // those, the mask registers and zmm
+constexpr uint64_t TILES = 0x60000;  // tiles and their shapes
 
 constexpr Feature FEATURES[] = {
     {"sse4_1", 1, 0, ECX, 19, NONE},      {"sse4_2", 1, 0, ECX, 20, NONE},
@@ -51,6 +56,8 @@ constexpr Feature FEATURES[] = {
     {"avx512dq", 7, 0, EBX, 17, ZMM},     {"avx512bw", 7, 0, EBX, 30, ZMM},
     {"avx512vl", 7, 0, EBX, 31, ZMM},     {"avx512_vnni", 7, 0, ECX, 11, ZMM},
     {"avx512_bf16", 7, 1, EAX, 5, ZMM},   {"avx512_fp16", 7, 0, EDX, 23, ZMM},
+    {"amx_tile", 7, 0, EDX, 24, TILES},   {"amx_int8", 7, 0, EDX, 25, TILES},
+    {"amx_bf16", 7, 0, EDX, 22, TILES},
 };
 
 // The four registers of a cpuid leaf; zeros if the CPU does not have the leaf.
@@ -83,6 +90,19 @@ uint64_t saved_state() {
 #endif
 }
 
+// Linux saves tiles only of processes that have asked for them. The permission is the process's, for all its threads,
+// and its children inherit it.
+bool is_allowed(uint64_t state) {
+    if (state != TILES) return true;
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    constexpr long REQUEST_STATE = 0x1023, TILE_DATA = 18;
+    static const bool granted = syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+    return granted;
+#else
+    return false;
+#endif
+}
+
 }  // namespace
 
 std::vector<std::string> features() {
@@ -92,9 +112,14 @@ std::vector<std::string> features() {
         // Eax of leaf 7 is its highest subleaf; results beyond it are undefined.
         if (f.leaf == 7 && f.subleaf > Leaf(7, 0).regs[EAX]) continue;
         const bool present = (Leaf(f.leaf, f.subleaf).regs[f.reg] >> f.bit) & 1u;
-        if (present && (saved & f.state) == f.state) found.emplace_back(f.name);
+        if (present && (saved & f.state) == f.state && is_allowed(f.state)) found.emplace_back(f.name);
     }
     return found;
+}
+
+bool is_intel() {
+    const Leaf vendor(0, 0);
+    return vendor.regs[EBX] == 0x756e6547;  // "Genu", of GenuineIntel
 }
 
 #elif defined(__aarch64__)
@@ -142,6 +167,10 @@ std::vector<std::string> features() {
 
 std::vector<std::string> features() { return {}; }
 
+#endif
+
+#if !QUIRE_X86
+bool is_intel() { return false; }
 #endif
 
 }  // namespace quire

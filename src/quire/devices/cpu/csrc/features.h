@@ -12,6 +12,9 @@ namespace quire {
 // By their names in /proc/cpuinfo.
 std::vector<std::string> features();
 
+// Whether the processor is one of Intel's.
+bool is_intel();
+
 // All that were compiled, the slowest first.
 std::vector<const Kernels *> compiled_kernels();
 

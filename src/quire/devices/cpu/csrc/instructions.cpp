@@ -64,14 +64,19 @@ class Shared final : public Instruction {
 // Several products over the same tokens, split into items of 32 columns, or of 16 after `divide`, and some tokens.
 struct Products {
     std::vector<ProductArgs> parts_of;
-    std::vector<int> ends;  // of the column groups of each part
+    TokenChunks chunks;
+    std::vector<int> ends = {};  // of the column groups of each part
     int most = 1 << 30, panels = PANELS;  // tokens and panels of an item
+
+    explicit Products(const TokenChunks &chunks_) : chunks(chunks_) {}
 
     void add(const ProductArgs &args) {
         parts_of.push_back(args);
         ends.push_back((ends.empty() ? 0 : ends.back()) + parts(args.matrix.num_panels(), panels));
-        most = std::min(most, tokens_at_once(args.matrix));
+        most = std::min(most, tokens_at_once(chunks, args.matrix));
     }
+
+    int chunk(int num_tokens) const { return chunk_of(chunks, num_tokens, most); }
 
     // Makes items as small as this many threads need them, after the last `add`.
     void divide(int num_threads) {
@@ -81,7 +86,7 @@ struct Products {
             ends.push_back((ends.empty() ? 0 : ends.back()) + parts(args.matrix.num_panels(), panels));
     }
 
-    int num_items(int num_tokens) const { return ends.back() * parts(num_tokens, chunk_of(num_tokens, most)); }
+    int num_items(int num_tokens) const { return ends.back() * parts(num_tokens, chunk(num_tokens)); }
 
     Weights weights(int item) const {
         const int group = item % ends.back();
@@ -94,9 +99,9 @@ struct Products {
 
     // Neighbours of one part and the same tokens are one call.
     void run(const Program &program, int item, int end, int num_tokens, float *answer) const {
-        const int chunk = chunk_of(num_tokens, most);
+        const int size = chunk(num_tokens);
         while (item < end) {
-            const int begin = item / ends.back() * chunk, group = item % ends.back();
+            const int begin = item / ends.back() * size, group = item % ends.back();
             size_t part = 0;
             while (group >= ends[part]) ++part;
             ProductArgs args = parts_of[part];
@@ -104,7 +109,7 @@ struct Products {
             const int before = part ? ends[part - 1] : 0, count = std::min(end - item, ends[part] - group);
             const int last = std::min((group - before + count) * panels, args.matrix.num_panels());
             program.kernels_for(args.matrix)
-                .product(args, (group - before) * panels, last, begin, std::min(begin + chunk, num_tokens));
+                .product(args, (group - before) * panels, last, begin, std::min(begin + size, num_tokens));
             item += count;
         }
     }
@@ -401,7 +406,7 @@ void Program::multiply_heads(int id, int num_heads, int columns, View x, View ou
     require(!is_quantized(m.format) && m.rows == panels * LANES * num_heads, "multiply_heads: the matrix does not fit");
     const bool narrow = at_logits(out);
     require(at_logits(x) == narrow, "multiply_heads: rows of tokens and of logits");
-    Products products;
+    Products products(kernels_.chunks);
     for (int head = 0; head < num_heads; ++head) {
         const Matrix part{m.format, columns, m.cols, m.panel(head * panels), m.panel_bytes};
         products.add({part, nullptr, {from.data + head * m.cols, from.stride}, {}, {to.data + head * step, to.stride}, {}});
@@ -458,7 +463,7 @@ void Program::product(const std::vector<int> &matrices, const std::vector<int> &
     require(!matrices.empty() && matrices.size() == biases.size(), "product: a bias, or none, for every matrix");
     Rows to = rows(out), added = rows(residual);
     require(to.data && (!residual.given() || residual.dim == out.dim), "product: outputs do not fit");
-    Products products;
+    Products products(kernels_.chunks);
     int column = 0;
     for (size_t i = 0; i < matrices.size(); ++i) {
         const Matrix m = matrix(matrices[i]);
@@ -495,13 +500,15 @@ void Program::gate(MapKind kind, const std::vector<int> &matrices, const std::ve
     check_operand(g, args.x, args.xq, x.dim);
     check_operand(u, args.x, args.xq, x.dim);
     require(args.out.rows.data || args.out.quants.values, "gate: no output");
-    const int groups = parts(g.rows, BLOCK), most = std::min(tokens_at_once(g), tokens_at_once(u));
+    const int groups = parts(g.rows, BLOCK), most = std::min(tokens_at_once(kernels_.chunks, g), tokens_at_once(kernels_.chunks, u));
     const bool narrow = at_logits(out, out_quants);
     require(at_logits(x, in_quants) == narrow, "gate: rows of tokens and of logits");
     append(std::make_unique<Shared>(
-        [=](const Step &step) { return groups * parts(step.count(narrow), chunk_of(step.count(narrow), most)); },
+        [this, groups, most, narrow](const Step &step) {
+            return groups * parts(step.count(narrow), chunk_of(kernels_.chunks, step.count(narrow), most));
+        },
         [this, args, groups, most, narrow](const Step &step, int item, int end) {
-            const int chunk = chunk_of(step.count(narrow), most);
+            const int chunk = chunk_of(kernels_.chunks, step.count(narrow), most);
             // One variant computes both products, so one that was chosen for a single format serves no mixed pair.
             const Kernels &kernels = args.gate.format == args.up.format ? kernels_for(args.gate) : kernels_;
             for (; item < end; ++item) {
@@ -525,7 +532,7 @@ void Program::head(int id, int bias, float factor, float cap, View x, int in_qua
     const ProductArgs args{m, vector(bias, m.rows), rows(x), quants(in_quants, x.dim), answer, {}};
     require(at_logits(x, in_quants), "head: it takes rows of logits_at");
     check_operand(m, args.x, args.xq, x.dim);
-    Products products;
+    Products products(kernels_.chunks);
     products.add(args);
     const int num_groups = parts(vocab_, BLOCK);
     const Rows maxima = rows({add_rows(num_groups, true), 0, num_groups});
@@ -533,7 +540,7 @@ void Program::head(int id, int bias, float factor, float cap, View x, int in_qua
     append(std::make_unique<Shared>(
         [products](const Step &step) { return products.num_items(step.num_logits); },
         [this, products, maxima, num_groups, factor, cap, is_scaled, is_capped](const Step &step, int item, int end) {
-            const int chunk = chunk_of(step.num_logits, products.most);
+            const int chunk = products.chunk(step.num_logits);
             products.run(*this, item, end, step.num_logits, step.logits);
             for (; item < end; ++item) {
                 const int group = item % num_groups, begin = item / num_groups * chunk, first = BLOCK * group;

@@ -26,6 +26,9 @@
 #if defined(__AVX512BF16__)
 #define QUIRE_AVX512_BF16 1
 #endif
+#if defined(__AMX_TILE__) && defined(__AMX_INT8__)
+#define QUIRE_AMX 1
+#endif
 #elif defined(__AVXVNNI__)
 #define QUIRE_AVX_VNNI 1
 #endif
@@ -40,6 +43,10 @@
 #endif
 #endif
 
+#endif
+
+#if QUIRE_AMX || QUIRE_EMULATED_TILES
+#define QUIRE_TILES 1
 #endif
 
 #endif
@@ -58,6 +65,9 @@ namespace quire {
 #endif
 #if QUIRE_AVX512_BF16
     "avx512_bf16",
+#endif
+#if QUIRE_AMX
+    "amx_tile", "amx_int8",
 #endif
 #if QUIRE_AVX_VNNI
     "avx_vnni",

@@ -20,19 +20,16 @@ inline int panels_of_item(int num_groups, int num_threads) {
     return 10 * halves <= 9 * whole ? PANELS / 2 : PANELS;
 }
 
-constexpr int TILE_TOKENS = 10;
-
 // Tokens that are multiplied panel by panel, at most: as many as stay in L2.
-inline int tokens_at_once(const Matrix &m) {
-    constexpr int BYTES = 96 * 1024;
-    const int each = m.cols * (is_quantized(m.format) ? 1 : 4);
-    return std::max(TILE_TOKENS, BYTES / each / TILE_TOKENS * TILE_TOKENS);
+inline int tokens_at_once(const TokenChunks &c, const Matrix &m) {
+    const int fit = c.bytes / (m.cols * (is_quantized(m.format) ? 1 : 4)) / c.step * c.step;
+    return std::min(c.most, std::max(c.step, fit));
 }
 
 // Of a step's tokens, at most about `most`: chunks are about equal, so that the last one has not few tokens.
-inline int chunk_of(int num_tokens, int most) {
+inline int chunk_of(const TokenChunks &c, int num_tokens, int most) {
     if (num_tokens <= most) return most;
-    return parts(parts(num_tokens, parts(num_tokens, most)), TILE_TOKENS) * TILE_TOKENS;
+    return parts(parts(num_tokens, parts(num_tokens, most)), c.step) * c.step;
 }
 
 inline void check_operand(const Matrix &m, const Rows &x, const QuantRows &xq, int dim) {

@@ -55,9 +55,9 @@ const char *rounding([[maybe_unused]] Format format) {
 
 extern const Kernels KERNELS;
 const Kernels KERNELS = {
-    QUIRE_NAME(QUIRE_VARIANT), NEEDED_FEATURES, rounding, largest_of, embed,         norm,       gather,
-    map,                       rope,            write_kv, attend,     product,       gate,       route,
-    combine,                   short_conv,      delta_prepare, delta_rule, log_decay, scan_prepare, state_scan,
+    QUIRE_NAME(QUIRE_VARIANT), NEEDED_FEATURES, CHUNKS,        rounding,   largest_of, embed,        norm,       gather,
+    map,                       rope,            write_kv,      attend,     product,    gate,         route,
+    combine,                   short_conv,      delta_prepare, delta_rule, log_decay,  scan_prepare, state_scan,
 };
 
 }  // namespace quire::QUIRE_VARIANT

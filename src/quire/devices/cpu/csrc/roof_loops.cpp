@@ -1,6 +1,6 @@
 // The loops of roof.h, for the instruction set that this file is compiled for: as kernels.cpp, once for each variant.
 //
-// Multiply-adds of unsigned by signed bytes, in the widest instruction that the variant has for them. AVX2 adds pairs
+// Multiply-adds of bytes, in the widest instruction that the variant has for them. AVX2 adds pairs
 // to 16 bits and needs another instruction to sum them; only that one is included here, though a kernel must also widen
 // its sums from time to time. So kernels stay below this rate, by an amount that depends on the format.
 
@@ -28,7 +28,10 @@ inline void forget([[maybe_unused]] Vector &x) {
 #endif
 }
 
-#if defined(__AVX512F__) && defined(__AVX512VNNI__)
+#if defined(__AMX_TILE__) && defined(__AMX_INT8__)
+#define QUIRE_TILE_ROOF 1
+#include "tiles.h"
+#elif defined(__AVX512F__) && defined(__AVX512VNNI__)
 
 constexpr int BYTES = 64;
 using Vector = __m512i;
@@ -90,6 +93,22 @@ int64_t multiply(int64_t rounds) {
     int64_t all = 0;
     for (int32_t sum : sums) all += sum;
     return all;
+}
+
+#elif QUIRE_TILE_ROOF
+
+constexpr int SUMS = 4, MULTIPLY_ADDS = SUMS * TILE_ROWS * TILE_ROWS * TILE_WIDTH;
+
+int64_t multiply(int64_t rounds) {
+    TileShapes shapes;
+    for (int t = 0; t < SUMS + 2; ++t) shapes.set(t, TILE_ROWS, TILE_WIDTH);
+    configure_tiles(shapes);
+    for (int64_t round = 0; round < rounds; ++round) {
+        add_tile_dots<0, 4, 5>(), add_tile_dots<1, 4, 5>();
+        add_tile_dots<2, 4, 5>(), add_tile_dots<3, 4, 5>();
+    }
+    release_tiles();
+    return 0;
 }
 
 #else

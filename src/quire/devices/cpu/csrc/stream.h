@@ -1,17 +1,32 @@
 // Products of few tokens are bound by reading weights: how they are read. Included by kernels.cpp, inside a variant's
 // namespace.
 
-constexpr int IN_STREAM = 4;  // the most tokens of a tile that is bound by reading weights
+constexpr int IN_STREAM = 4;  // the most tokens of a tile that is bound by reading weights, panel by panel
+#if QUIRE_AVX512_VNNI
+constexpr int IN_TWO_STREAMS = 8;  // of two panels side by side
+#else
+constexpr int IN_TWO_STREAMS = IN_STREAM;
+#endif
 
 // Weights are read faster than the hardware prefetcher follows, so they are prefetched this far ahead. On a Zen 4 a
 // step of LFM2-350M in Q4_0 takes 5.7 ms, and 6.0 ms with 1,536, 6,144 or 12,288 bytes.
 constexpr size_t AHEAD = 3072, LINE = 64;
 
-// A panel is followed by the next one. Heads and quants are read in two streams and prefetched in one, which continues
-// into the next panel: no line is skipped.
-inline void fetch_ahead(const uint8_t *p, size_t bytes) {
+// To L1.
+inline void fetch_near([[maybe_unused]] const uint8_t *p, [[maybe_unused]] size_t bytes) {
 #if defined(__GNUC__)
     for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(p + AHEAD + i);
+#endif
+}
+
+// A panel is followed by the next one. Heads and quants are read in two streams and prefetched in one, which continues
+// into the next panel: no line is skipped. Where the processor needs it (kernels.h), they are brought to L2 before. That
+// makes two panels side by side slower, so it is done for single ones alone.
+inline void fetch_ahead(const uint8_t *p, size_t bytes) {
+    fetch_near(p, bytes);
+#if defined(__GNUC__)
+    if (FAR_AHEAD)
+        for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(p + FAR_AHEAD + i, 0, 2);
 #endif
 }
 

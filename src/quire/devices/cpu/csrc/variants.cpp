@@ -6,6 +6,9 @@
 
 namespace quire {
 
+extern const size_t FAR_AHEAD;
+const size_t FAR_AHEAD = is_intel() ? 8192 : 0;
+
 #define X(name)                      \
     namespace name {                 \
     extern const Kernels KERNELS;    \
