@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.text.checkpoint_files import GENERATION, TIKTOKEN, TOKENIZER, read_object
 from quire.text.detokenize import Detokenizer
+from quire.text.embedding_rules import EmbeddingRules, read_rules
 from quire.text.infill import Infill, find_infill
 from quire.text.parsers.reasoning import Reasoning, reasoning_of
 from quire.text.preset import read_preset
@@ -48,6 +49,7 @@ class ModelText:
         self.template = _go_template(preset.template) if preset.template else template
         self.preset = preset
         self.defaults = defaults
+        self.embedding = EmbeddingRules()  # of models that make vectors
         self.eos_ids = tuple(sorted({*eos_ids, *(tokenizer.eos_ids if tokenizer else ())}))
 
     @classmethod
@@ -65,11 +67,16 @@ class ModelText:
             template = ChatTemplate.from_gguf(metadata, tokenizer.named_tokens)
             return cls(tokenizer, template, eos_ids, preset, defaults, find_infill(tokenizer, metadata))
         if not any((folder / name).is_file() for name in (TOKENIZER, TIKTOKEN)):
-            return cls(None, ChatTemplate(None), eos_ids, preset, defaults)
+            return cls(None, ChatTemplate(None), eos_ids, preset, defaults)._with_rules(folder, metadata)
         ends = read_object(folder / GENERATION).get("eos_token_id") or []
         tokenizer = Tokenizer.from_folder(folder, ends if isinstance(ends, list) else [ends])
         template = ChatTemplate.from_folder(folder, tokenizer.named_tokens)
-        return cls(tokenizer, template, eos_ids, preset, defaults, find_infill(tokenizer, {}))
+        made = cls(tokenizer, template, eos_ids, preset, defaults, find_infill(tokenizer, {}))
+        return made._with_rules(folder, metadata)
+
+    def _with_rules(self, folder: Path, metadata: Mapping[str, Any]) -> ModelText:
+        self.embedding = read_rules(folder, metadata)
+        return self
 
     @cached_property
     def style(self) -> ToolStyle:

@@ -22,11 +22,12 @@ from quire.graph.passes.rewrite import rewrite
 from . import FACTS
 from .buffers import BLOCK, NO_COLUMNS, Buffers, BufferSlice, Columns
 from .caches import add_caches, native_index
+from .encoder import emit_attention, emit_pool
 from .experts import emit_experts, emit_route
 from .fallback import Fallback, PlacedNode, interpreter_for, nodes_without_kernel, warn_of_fallback
 from .latent import emit_latent
 from .pack import IndexesWeights, Packer
-from .program import NativeProgram
+from .program import NativeProgram, OutputSizes
 from .recurrence import RECURRENT
 
 NO_QUANTS = NO_VECTOR = -1
@@ -44,9 +45,8 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
     lowering.buffers.create(program)
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
-    vocab = graph.output.dim if "logits" in graph.outputs else 0
-    places = {**lowering.given, **lowering.places}
-    return NativeProgram(program, vocab, places, limits.num_blocks, _fallback(program, lowering, limits))
+    places, fallback = {**lowering.given, **lowering.places}, _fallback(program, lowering, limits)
+    return NativeProgram(program, OutputSizes.of(graph), places, limits.num_blocks, fallback)
 
 
 def walk_graph(graph: Graph, weights: IndexesWeights, fuse: bool) -> _Lowering:
@@ -101,16 +101,16 @@ class _Lowering:
         for node in self.graph.nodes:
             lower_node = _Lowering._call if id(node) in self._without_kernel else KERNELS[node.op.name]
             lower_node(self, node)
-        logits = self.graph.outputs.get("logits")
-        if logits is not None and logits.id in self.places:  # an op other than `head` made them
-            self.emit("output", x=self.read(logits))
+        output = self.graph.output
+        if self.graph.outputs and output.id in self.places:  # an op other than `head` made it
+            self.emit("output", x=self.read(output))
 
     # --- what is needed of a value
 
     def _needs(self, value: Value) -> tuple[bool, bool]:
         """Is it read as float32, and is it read in blocks?"""
         readers = self._readers.get(value.id, [])
-        as_rows, as_blocks = not readers or value == self.graph.outputs.get("logits"), False
+        as_rows, as_blocks = not readers or value in self.graph.outputs.values(), False
         for node in readers:
             kinds = [self.packer.is_quantized(name) for name in _matrices(node)] if _reads_blocks(node, value) else []
             as_blocks |= any(kinds)
@@ -141,7 +141,7 @@ class _Lowering:
         self.places[value.id] = self.buffers.allocate(value.dim, for_logits=_is_narrow(value))
         return self.places[value.id].columns
 
-    def _place_both(self, value: Value) -> tuple[Columns, int]:
+    def place_both(self, value: Value) -> tuple[Columns, int]:
         """Rows, blocks or both, as its readers need it, from an instruction that can write both."""
         as_rows, as_blocks = self._needs(value)
         out = self.place(value) if as_rows else NO_COLUMNS
@@ -170,13 +170,12 @@ class _Lowering:
 
     def _embed(self, node: Node) -> None:
         out = node.output
-        method = {"embed": {}, "embed_positions": {"offset": node.attrs.get("offset")}}[node.op.name]
-        self.emit(node.op.name, table=self.packer.matrix(_name(node, "table")), **method, out=self.place(out))
+        self.emit(node.op.name, table=self.packer.matrix(_name(node, "table")), **node.attrs, out=self.place(out))
         self.ensure_quants(out)
 
     def _select(self, node: Node) -> None:
         (x,), out = node.inputs, node.output
-        columns, quants = self._place_both(out)
+        columns, quants = self.place_both(out)
         self.emit("gather", x=self.read(x), out=columns, quants=quants)
         self.release(x)
 
@@ -196,7 +195,7 @@ class _Lowering:
             source = columns
         else:
             is_direct = group % BLOCK == 0
-            columns, quants = self._place_both(out) if is_direct else (self.place(out), NO_QUANTS)
+            columns, quants = self.place_both(out) if is_direct else (self.place(out), NO_QUANTS)
             source = self.read(x)
             self.release(x)
         bias = self.packer.vector(node.weights["bias"]) if "bias" in node.weights else NO_VECTOR
@@ -216,7 +215,7 @@ class _Lowering:
         elif kind == "xielu":
             both = [float(self.packer.numbers(_name(node, name))[0]) for name in ("positive", "negative")]
             values = [*both, float(node.attrs["beta"]), float(node.attrs["eps"])]
-        columns, quants = self._place_both(out)
+        columns, quants = self.place_both(out)
         operands = {"x": self.read(x), "y": NO_COLUMNS if y is None else self.read(y), "weight": weight}
         self.emit("map", kind=kind, **operands, numbers=values, out=columns, quants=quants)
         self.release(*node.inputs)
@@ -261,25 +260,14 @@ class _Lowering:
             k, v = node.inputs[1:]
             self.emit("write_kv", cache=cache, k=self.read(k), v=self.read(v))
         is_direct = self.graph.kv_of(node).value_dim % BLOCK == 0
-        columns, quants = self._place_both(out) if is_direct else (self.place(out), NO_QUANTS)
-        self.emit("attend", cache=cache, q=self.read(q), **self._extras(node), out=columns, quants=quants)
+        columns, quants = self.place_both(out) if is_direct else (self.place(out), NO_QUANTS)
+        self.emit("attend", cache=cache, q=self.read(q), **self.extras(node), out=columns, quants=quants)
         self.ensure_quants(out)
         self.release(*node.inputs)
 
-    def _extras(self, node: Node) -> dict[str, Any]:
+    def extras(self, node: Node) -> dict[str, Any]:
         vectors = {name: self.packer.vector(node.weights[name]) for name in ("sinks", "slopes", "distances")}
         return {"scale": node.attrs["scale"], "softcap": node.attrs.get("softcap", 0.0), **vectors}
-
-    def _attention_bidirectional(self, node: Node) -> None:
-        (q, k, v), out, num_heads = node.inputs, node.output, node.attrs["num_heads"]
-        is_direct = v.dim // num_heads % BLOCK == 0
-        columns, quants = self._place_both(out) if is_direct else (self.place(out), NO_QUANTS)
-        window = node.attrs.get("window")
-        operands = {"q": self.read(q), "k": self.read(k), "v": self.read(v), "num_heads": num_heads}
-        operands["window"] = 0 if window is None else window + 1  # the native one counts the token itself
-        self.emit("attend_bidirectional", **operands, **self._extras(node), out=columns, quants=quants)
-        self.ensure_quants(out)
-        self.release(*node.inputs)
 
     def _product(self, node: Node) -> None:
         """linear and linear_split."""
@@ -320,7 +308,7 @@ class _Lowering:
     def _gate(self, node: Node) -> None:
         """gated_linear, and activated_linear, which has no `up`."""
         (x,), out = node.inputs, node.output
-        columns, quants = self._place_both(out)
+        columns, quants = self.place_both(out)
         matrices = [self.packer.matrix(name) for name in _matrices(node)]
         names = ("gate_bias", "up_bias") if node.op.name == "gated_linear" else ("bias",)
         biases = [self.packer.vector(_bound(node, name)[0]) for name in names]
@@ -337,8 +325,8 @@ class _Lowering:
 
 
 def _is_narrow(value: Value) -> bool:
-    """Has it a row for each token that yields logits, and not for each token?"""
-    return value.shape[0] == "logits"
+    """Has it a row for each token that yields logits, or for each pool, and not for each token?"""
+    return value.shape[0] != "tokens"
 
 
 def _bound(node: Node, parameter: str) -> list[Any]:
@@ -377,7 +365,7 @@ def _matrices(node: Node) -> list[str]:
 
 # Every op that has a native kernel, and how it becomes instructions.
 KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
-    **dict.fromkeys(("embed", "embed_positions"), _Lowering._embed),
+    **dict.fromkeys(("embed", "embed_positions", "embed_types"), _Lowering._embed),
     **dict.fromkeys(("rms_norm", "layer_norm"), _Lowering._norm),
     **dict.fromkeys(("activation", "xielu", "add", "multiply"), _Lowering._map),
     **dict.fromkeys(("scale", "scale_by", "scale_rows", "softcap", "clamp"), _Lowering._map),
@@ -386,8 +374,9 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     **dict.fromkeys(("gated_linear", "activated_linear"), _Lowering._gate),
     **RECURRENT,
     "columns": _Lowering._columns,
+    "pool": emit_pool,
     "attention_latent": emit_latent,
-    "attention_bidirectional": _Lowering._attention_bidirectional,
+    "attention_bidirectional": emit_attention,
     "experts": emit_experts,
     "head": _Lowering._head,
     "linear_add": _Lowering._linear_add,

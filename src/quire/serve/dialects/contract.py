@@ -16,6 +16,7 @@ from quire.types.chat import Answered, Ask, ChatRequest, Event, ModelCard
 from quire.types.errors import QuireError
 from quire.types.library import Change, Step
 from quire.types.request import SamplingParams
+from quire.types.vectors import VectorAnswer, VectorRequest
 
 
 class Reply(NamedTuple):
@@ -76,6 +77,21 @@ class GenerateEndpoint:
     path: str
     decode: Callable[[bytes, RequestLimits], Decoded]
     streams: str = "text/event-stream"  # content type of a stream
+
+
+class DecodedVectors(NamedTuple):
+    """A request for vectors or scores, and how its answer is encoded."""
+
+    ask: VectorRequest
+    encode: Callable[[Reply, VectorAnswer], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class VectorEndpoint:
+    """An endpoint whose answer is vectors or scores. POST."""
+
+    path: str
+    decode: Callable[[bytes, RequestLimits], DecodedVectors]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +172,7 @@ class BlobEndpoint:
 
 Endpoint = (
     GenerateEndpoint
+    | VectorEndpoint
     | CountEndpoint
     | ListEndpoint
     | PageEndpoint
