@@ -44,6 +44,7 @@ from quire.serve.errors import Forbidden, InternalError, NoSuchPath, ShuttingDow
 from quire.serve.generation.handler import count, generate
 from quire.serve.generation.routing import MODEL, ROUTE
 from quire.serve.http.exchange import ClientGone, Exchange
+from quire.serve.relayed.note import CLIENT, NOTE, read_client
 from quire.serve.service import Service
 from quire.types.errors import QuireError
 
@@ -133,9 +134,14 @@ class App:
         self._hosts.check(exchange.hosts)
         secret = secret_of(exchange.header("authorization"), exchange.header("x-api-key"))
         exchange.key = self._service.keys.find(secret)
-        exchange.record.key = exchange.key.name
         if not self._service.keys:
             self._check_origin(exchange)
+        client = exchange.header(CLIENT)
+        if (client or exchange.header(NOTE)) and not exchange.key.admin:
+            raise Forbidden(f"The key {exchange.key.name} may not relay requests: use a key with admin = true.")
+        if client:
+            exchange.key = read_client(client)
+        exchange.record.key = exchange.key.name
 
     def _check_origin(self, exchange: Exchange) -> None:
         """Without keys, any web page in the user's browser could call this server."""
