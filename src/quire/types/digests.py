@@ -30,15 +30,16 @@ def root_digest(key: CacheKey) -> bytes:
 
 
 def block_digest(parent: bytes, chunk: bytes) -> bytes:
-    """Return the digest of a block with these tokens (as `token_bytes` returns them) behind its parent's digest."""
+    """Return the digest of a block with these tokens (as `little_endian` returns them) behind its parent's digest."""
     return blake2b(parent + chunk, digest_size=DIGEST_BYTES, person=PERSON).digest()
 
 
-def token_bytes(tokens: array[int]) -> bytes:
-    """Return tokens (of type "I") as bytes, little endian on every machine."""
-    if sys.byteorder == "big":
-        tokens = tokens[:]
-        tokens.byteswap()
+def little_endian(data: bytes) -> bytes:
+    """Return the bytes of an array of tokens (type "I") in little-endian order, as digests take them."""
+    if sys.byteorder == "little":
+        return data
+    tokens = array("I", data)
+    tokens.byteswap()
     return tokens.tobytes()
 
 
