@@ -29,16 +29,22 @@ def root_digest(key: CacheKey) -> bytes:
     return blake2b(data, digest_size=DIGEST_BYTES, person=PERSON).digest()
 
 
+new_hash = blake2b(digest_size=DIGEST_BYTES, person=PERSON).copy  # twice as fast as the constructor
+
+
 def block_digest(parent: bytes, chunk: bytes) -> bytes:
-    """Return the digest of a block with these tokens (as `token_bytes` returns them) behind its parent's digest."""
-    return blake2b(parent + chunk, digest_size=DIGEST_BYTES, person=PERSON).digest()
+    """Return the digest of a block with these tokens (as `little_endian` returns them) behind its parent's digest."""
+    block = new_hash()
+    block.update(parent + chunk)
+    return block.digest()
 
 
-def token_bytes(tokens: array[int]) -> bytes:
-    """Return tokens (of type "I") as bytes, little endian on every machine."""
-    if sys.byteorder == "big":
-        tokens = tokens[:]
-        tokens.byteswap()
+def little_endian(data: bytes) -> bytes:
+    """Return the bytes of an array of tokens (type "I") in little-endian order, as digests take them."""
+    if sys.byteorder == "little":
+        return data
+    tokens = array("I", data)
+    tokens.byteswap()
     return tokens.tobytes()
 
 
@@ -46,5 +52,7 @@ def path_digests(root: bytes, data: bytes, block_bytes: int) -> Iterator[bytes]:
     """Yield the digest of each whole block of `data`, each chained to the one before it."""
     digest = root
     for start in range(0, len(data) - block_bytes + 1, block_bytes):
-        digest = blake2b(digest + data[start : start + block_bytes], digest_size=DIGEST_BYTES, person=PERSON).digest()
+        block = new_hash()
+        block.update(digest + data[start : start + block_bytes])
+        digest = block.digest()
         yield digest

@@ -4,9 +4,9 @@ A file of this folder is a balancer; its name is the value of `--balance`. It de
 
     make() -> Balancer      a balancer with its own state, if it has any
 
-A balancer is pure: it does no I/O, and time is an argument. The gateway calls `choose` for each request, with the replicas
-as `gateway/fleet.py:Fleet.replicas` returns them: the load that each engine reported last, and what this gateway has
-sent there since. Several gateways agree because the reports are the engines' own.
+A balancer is pure: it does no I/O, and time is an argument. The gateway calls `choose` for each request, with the
+replicas as `gateway/fleet.py:Fleet.replicas` returns them: the load that each engine reported last, and what this
+gateway has sent there since. Several gateways agree because the reports are the engines' own.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from quire.types.load import LoadReport
 
 CONTRACT = "contract"
 DEFAULT_BALANCER = "cache"
+NO_REPORT = LoadReport()
 EXPECTED_OUTPUT = 128  # tokens, where neither the request nor its model's past says more
 
 
@@ -43,7 +44,7 @@ class Replica:
     name: str
     is_available: bool = True  # healthy, not draining, its circuit closed
     weight: float = 1.0  # share of requests, for `weighted`; 0: none unless there is no other
-    load: LoadReport = LoadReport()  # the newest report; empty for upstreams that report none
+    load: LoadReport = NO_REPORT  # the newest report; empty for upstreams that report none
     reported_at: float | None = None  # clock of `choose`; None: it has never reported
     sent_requests: int = 0  # requests of this gateway that the report does not count yet
     sent_tokens: int = 0  # uncached prompt tokens of these requests

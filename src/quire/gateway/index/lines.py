@@ -1,13 +1,14 @@
 """The lines of an engine's event stream, and their decoder.
 
-    GET /v1/cache/events?model=NAME[&epoch=E&after=N]        application/x-ndjson, one line per batch, never ends
+    GET /v1/cache/events?model=NAME&follow=true[&epoch=E&after=N]      application/x-ndjson, one line per batch
 
-A line holds the events numbered from `after` + 1 to `last`. The reader's position is the (`epoch`, `last`) of the newest
+A line holds the events numbered from `after` + 1 to `last`. The reader's position is (`epoch`, `last`) of the newest
 line that it has applied. Asked with a position, the stream continues there if the engine still has the events (it keeps
-8,192) and has not restarted. Otherwise, and without a position, it begins with a snapshot in one or more lines: `part` is
+8,192) and has not restarted. Otherwise, and without a position, it begins with a snapshot in lines with a `part`:
 [number from 1, count]; the first one empties what the reader has of this replica, and the position is known after the
-last one. An empty line of events is a sign of life. Of a model with layers that have no blocks (recurrent ones), the
-stream has the blocks of the other layers: then a hit may end before the last block.
+last one. A line without events comes every 5 s at least. The stream ends when the engine does, or without `follow`.
+
+Of a model with recurrent layers or windows the stream has the blocks of the other layers: a hit may then end earlier.
 """
 
 from __future__ import annotations
