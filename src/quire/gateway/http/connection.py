@@ -30,6 +30,11 @@ class UpstreamResponse:
         self._error: UpstreamFailed | None = None
         self._waiter: asyncio.Future[None] | None = None
 
+    async def first_byte(self) -> None:
+        """Wait for the first byte, or for a failure, which `head` then raises."""
+        while not self.num_bytes and self._error is None:
+            await self._wait()
+
     async def head(self) -> None:
         """Wait for the status and the headers."""
         while not self.has_head:
@@ -60,7 +65,7 @@ class UpstreamResponse:
         """End it with an error, which the reader gets after the bytes that came before."""
         if not self.is_whole and self._error is None:
             self._error = error
-            self._wake()
+            self.wake()
 
     def add(self, data: bytes) -> None:
         """Append a piece of the body."""
@@ -68,17 +73,17 @@ class UpstreamResponse:
         self._num_buffered += len(data)
         if self._num_buffered > MAX_BUFFERED:
             self._connection.pause_reading()
-        self._wake()
+        self.wake()
 
     def end(self) -> None:
         """The body is complete."""
         self.is_whole = True
-        self._wake()
+        self.wake()
 
     def begin(self, status: int, headers: dict[str, str]) -> None:
         """The head is complete."""
         self.status, self.headers, self.has_head = status, headers, True
-        self._wake()
+        self.wake()
 
     async def _wait(self) -> None:
         if self._error is not None:
@@ -86,7 +91,8 @@ class UpstreamResponse:
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Wake the task that waits."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -165,14 +171,18 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what has arrived."""
-        if self._response is None or self._response.is_whole:  # nothing was asked
+        response = self._response
+        if response is None or response.is_whole:  # nothing was asked
             self.close()
             return
-        self._response.num_bytes += len(data)
+        is_first = not response.num_bytes
+        response.num_bytes += len(data)
+        if is_first:
+            response.wake()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._response.fail(UpstreamFailed(self._name, f"sent what is not HTTP ({error})"))
+            response.fail(UpstreamFailed(self._name, f"sent what is not HTTP ({error})"))
             self.close()
 
     # ── the parser's side ──

@@ -43,6 +43,11 @@ class OpenRequest:
     attempt: str = ""  # the caller's name for it
     on_close: Callable[[], None] | None = None
 
+    @property
+    def is_stale(self) -> bool:
+        """Was its connection, which had been used before, closed before a byte of the response came?"""
+        return self.connection.num_requests > 1 and not self.connection.is_open and not self.response.num_bytes
+
     def close(self) -> None:
         """Give the connection back, or close it if the response is not complete."""
         if self.on_close is not None:

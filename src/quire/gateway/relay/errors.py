@@ -44,6 +44,16 @@ class UpstreamRefusedGateway(QuireError):
         super().__init__(f"The upstream {name} answers {status} to the gateway: check the key of this upstream.")
 
 
+class UpstreamsRefused(QuireError):
+    """All upstreams of a model answer with errors; another model of the route may do better."""
+
+    code = "upstreams_refused"
+    status = 503
+
+    def __init__(self, name: str, status: int) -> None:
+        super().__init__(f"The upstream {name} answers {status}, and no other one can answer.")
+
+
 class StreamLost(QuireError):
     """An upstream failed in the middle of a stream, and no other could continue it."""
 

@@ -30,7 +30,13 @@ from quire.gateway.relay.attempt import (
     send_request,
 )
 from quire.gateway.relay.balance import Balance, ChosenUpstream
-from quire.gateway.relay.errors import ModelNotInFleet, NoUpstream, StreamLost, UpstreamRefusedGateway
+from quire.gateway.relay.errors import (
+    ModelNotInFleet,
+    NoUpstream,
+    StreamLost,
+    UpstreamRefusedGateway,
+    UpstreamsRefused,
+)
 from quire.gateway.relay.request import AnswerProgress, RelayedRequest
 from quire.gateway.relay.text_resume import ContinuedEvents, can_continue_text
 from quire.gateway.server.meters import GatewayMeters
@@ -62,6 +68,7 @@ class _Run:
     request: RelayedRequest
     state: AnswerState
     outcome: RelayOutcome
+    is_last: bool
     tried: dict[str, float] = field(default_factory=dict)  # upstream -> when it failed
     refusals: list[UpstreamRefusal] = field(default_factory=list)
     error: QuireError | None = None
@@ -98,16 +105,25 @@ class Relay:
         self._budget = RetryBudget(config.retry_share)
         self._num_attempts = 0
 
-    async def run(self, request: RelayedRequest, disconnected: asyncio.Future[None]) -> RelayOutcome:
-        """Answer a request. Raises if no upstream can, and nothing was sent to the client."""
+    async def run(
+        self, request: RelayedRequest, disconnected: asyncio.Future[None], outcome: RelayOutcome, is_last: bool = True
+    ) -> None:
+        """Answer a request. Raises if no upstream can, and nothing was sent to the client.
+
+        `is_last`: False if another model is tried then; error answers of upstreams are not passed on.
+        """
         self._budget.add_request()
         keeps_text = self._config.resume_text and request.streams and can_continue_text(request)
-        run = _Run(request, AnswerState(AnswerProgress(), keeps_text, ContinuedEvents()), RelayOutcome())
+        run = _Run(request, AnswerState(AnswerProgress(), keeps_text, ContinuedEvents()), outcome, is_last)
         disconnected.add_done_callback(lambda watch: None if watch.cancelled() else run.abandon())
-        while not await self._try_once(run):
-            pass
-        run.outcome.usage, run.outcome.first_byte = run.state.usage, run.state.first_byte
-        return run.outcome
+        try:
+            while not await self._try_once(run):
+                pass
+        finally:
+            progress = run.state.progress
+            outcome.first_byte, outcome.usage = run.state.first_byte, run.state.usage
+            if outcome.usage is None and progress.is_begun:  # cut off: what is known of it
+                outcome.usage = RelayedUsage(request.num_tokens, 0, progress.num_tokens)
 
     async def _try_once(self, run: _Run) -> bool:
         """Make one attempt. True: the request is over."""
@@ -207,17 +223,26 @@ class Relay:
         upstream.breaker.start(now)
         with self._counted(run, chosen, now):
             try:
-                sent = await send_request(upstream, run.request, run.state.progress)
-                run.open.add(sent)
-                if run.is_abandoned:
-                    run.abandon()
-                alarm = SilenceAlarm(upstream.name, sent, self._config.silence_seconds)
-                sent.on_close = alarm.stop
+                sent = await self._send(run, upstream)
+                if sent.is_stale:  # an idle connection that the upstream had closed: it has not seen the request
+                    run.open.discard(sent)
+                    sent.close()
+                    sent = await self._send(run, upstream)
                 await sent.response.head()
             except asyncio.CancelledError:
                 upstream.breaker.give_up()
                 raise
         return _Opened(upstream, sent, now)
+
+    async def _send(self, run: _Run, upstream: Upstream) -> OpenRequest:
+        """Send the request on one connection, and wait for the first byte or a failure."""
+        sent = await send_request(upstream, run.request, run.state.progress)
+        run.open.add(sent)
+        if run.is_abandoned:
+            run.abandon()
+        sent.on_close = SilenceAlarm(upstream.name, sent, self._config.silence_seconds).stop
+        await sent.response.first_byte()
+        return sent
 
     @contextmanager
     def _counted(self, run: _Run, chosen: ChosenUpstream, now: float) -> Iterator[None]:
@@ -289,13 +314,13 @@ class Relay:
 
     async def _give_up(self, run: _Run) -> None:
         """Answer with what is known: an upstream's error answer, the end of a stream, or our own error."""
-        run.outcome.usage = run.state.usage
         if run.request.exchange.has_begun:
             await self._fail_stream(run)
+        elif run.refusals and not run.is_last:
+            raise UpstreamsRefused(run.refusals[-1].upstream, run.refusals[-1].status)
         elif run.refusals:
-            await self._pass_refusal(
-                run, min(run.refusals, key=lambda each: (each.status in KEY_REFUSED, each.retry_after))
-            )
+            best = min(run.refusals, key=lambda each: (each.status in KEY_REFUSED, each.retry_after))
+            await self._pass_refusal(run, best)
         elif run.error is not None:
             raise run.error
         else:

@@ -7,27 +7,17 @@ from collections.abc import Iterable, Iterator
 from quire.gateway.upstreams.upstream import Upstream
 from quire.observe.metrics import Metric, MetricKind, MetricSample
 
-RETRIES = Metric("quire_gateway_retries", MetricKind.COUNTER, "Requests sent again after an upstream's error answer.")
-FAILOVERS = Metric("quire_gateway_failovers", MetricKind.COUNTER, "Attempts that an upstream did not answer.")
-HEDGED = Metric(
-    "quire_gateway_hedged", MetricKind.COUNTER, "Requests sent to a second upstream before the first failed."
-)
+COUNTER, GAUGE = MetricKind.COUNTER, MetricKind.GAUGE
+RETRIES = Metric("quire_gateway_retries", COUNTER, "Requests sent again after an upstream's error answer.")
+FAILOVERS = Metric("quire_gateway_failovers", COUNTER, "Attempts that an upstream did not answer.")
+HEDGED = Metric("quire_gateway_hedged", COUNTER, "Requests sent to a second upstream before the first answered.")
 RESUMED = Metric(
-    "quire_gateway_resumed",
-    MetricKind.COUNTER,
-    "Streams that another upstream continued, by the one that failed.",
-    label="upstream",
+    "quire_gateway_resumed", COUNTER, "Streams that another continued, by the upstream that failed.", label="upstream"
 )
-READY = Metric("quire_gateway_upstream_ready", MetricKind.GAUGE, "1 if the upstream gets requests.", label="upstream")
-OPEN = Metric(
-    "quire_gateway_upstream_open", MetricKind.GAUGE, "Requests in progress at the upstream.", label="upstream"
-)
-REQUESTS = Metric(
-    "quire_gateway_upstream_requests", MetricKind.COUNTER, "Requests sent to the upstream.", label="upstream"
-)
-FAILURES = Metric(
-    "quire_gateway_upstream_failures", MetricKind.COUNTER, "Requests that the upstream failed.", label="upstream"
-)
+READY = Metric("quire_gateway_upstream_ready", GAUGE, "1 if the upstream gets requests.", label="upstream")
+OPEN = Metric("quire_gateway_upstream_open", GAUGE, "Requests in progress at the upstream.", label="upstream")
+REQUESTS = Metric("quire_gateway_upstream_requests", COUNTER, "Requests sent to the upstream.", label="upstream")
+FAILURES = Metric("quire_gateway_upstream_failures", COUNTER, "Requests that the upstream failed.", label="upstream")
 GATEWAY_METRICS = (RETRIES, FAILOVERS, HEDGED, RESUMED, READY, OPEN, REQUESTS, FAILURES)
 
 

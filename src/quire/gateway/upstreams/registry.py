@@ -64,6 +64,17 @@ class Upstreams:
         """All models of upstreams that are ready, in the order of the upstreams."""
         return list(dict.fromkeys(model for each in self if each.is_ready for model in each.models))
 
+    def resolve(self, name: str) -> str:
+        """The model that a request means: one of this name, or the only one with it before a colon.
+
+        Without a name, the only model of the fleet. A name that nobody has is returned as it is.
+        """
+        models = self.models()
+        if name in models:
+            return name
+        near = models if not name else [model for model in models if model.partition(":")[0] == name]
+        return near[0] if len(near) == 1 else name
+
     async def close(self) -> None:
         """End all checks, and close all connections."""
         for task in self._tasks.values():
