@@ -43,6 +43,7 @@ class SchedulerLoad:
     num_decoding: int
     prompt_rate: float
     decode_seconds: float
+    decode_row_seconds: float
     service_seconds: float
 
 
@@ -50,6 +51,7 @@ def measure_load(
     waiting: WaitingQueue, running: RunningList, max_rows: int, step_times: StepTimeModel
 ) -> SchedulerLoad:
     """Return the load of the waiting and running requests, and the measured pace."""
+    pace = step_times.pace
     prompts = [state for state in running if state.phase is Phase.PREFILLING]
     num_hit = sum(state.hit.num_tokens for state in waiting if state.hit is not None)
     return SchedulerLoad(
@@ -59,7 +61,8 @@ def measure_load(
         waiting_tokens=max(waiting.num_tokens - num_hit, 0),
         prompt_tokens=sum(len(state.tokens) - state.computed for state in prompts),
         num_decoding=len(running) - len(prompts),
-        prompt_rate=step_times.pace.prompt_rate,
-        decode_seconds=step_times.pace.decode_seconds,
+        prompt_rate=pace.prompt_rate,
+        decode_seconds=pace.decode_seconds,
+        decode_row_seconds=pace.decode_row_seconds,
         service_seconds=step_times.service_seconds,
     )

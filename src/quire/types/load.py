@@ -21,7 +21,8 @@ class LoadReport:
     prompt_tokens: int = 0  # prompt tokens of running requests that are not computed yet
     num_decoding: int = 0  # running requests that generate now
     prompt_rate: float = 0.0  # prompt tokens per second, while prompts are computed
-    decode_seconds: float = 0.0  # between two tokens of one stream, in steps without prompts
+    decode_seconds: float = 0.0  # between two tokens of one stream that runs alone
+    decode_row_seconds: float = 0.0  # what each further stream adds to that
     service_seconds: float = 0.0  # average time from a request's admission to its end
     block_tokens: int = 16
     num_blocks: int = 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+MAX_REMEMBERED = 4096
+
 
 class ReplicaBits:
     """Which replica has which bit."""
@@ -15,6 +17,7 @@ class ReplicaBits:
     def __init__(self) -> None:
         self._names: list[str | None] = []  # by the bit's number; None: free, retired or being swept
         self._numbers: dict[str, int] = {}
+        self._names_of: dict[int, tuple[str, ...]] = {}  # results of `names`
         self.live = 0  # mask of the bits in use
         self.retired = 0  # mask of the bits to sweep
 
@@ -35,6 +38,7 @@ class ReplicaBits:
             self._names.append(None)
         self._names[number], self._numbers[name] = name, number
         self.live |= 1 << number
+        self._names_of.clear()
         return 1 << number
 
     def retire(self, name: str) -> None:
@@ -44,19 +48,21 @@ class ReplicaBits:
             self._names[number] = None
             self.live &= ~(1 << number)
             self.retired |= 1 << number
+            self._names_of.clear()
 
     def release(self, mask: int) -> None:
         """Let retired bits be used again: nothing is marked with them any more."""
         self.retired &= ~mask
 
-    def names(self, mask: int) -> Iterable[str]:
-        """Yield the replicas in a mask of live bits."""
-        while mask:
-            number = (mask & -mask).bit_length() - 1
-            mask &= mask - 1
-            name = self._names[number]
-            if name is not None:
-                yield name
+    def names(self, mask: int) -> tuple[str, ...]:
+        """Return the replicas in a mask of live bits."""
+        names = self._names_of.get(mask)
+        if names is None:
+            if len(self._names_of) >= MAX_REMEMBERED:
+                self._names_of.clear()
+            names = tuple(name for number, name in enumerate(self._names) if name is not None and mask >> number & 1)
+            self._names_of[mask] = names
+        return names
 
 
 class InternedMasks:
