@@ -44,7 +44,9 @@ class Traces:
         default = Resource.create({"service.name": "quire", "service.version": __version__})
         resource = default.merge(OTELResourceDetector().detect())  # the operator's names take precedence
         self._ids = _Ids()
-        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=self._ids)
+        # The package is optional, so `_Ids` cannot have its class as a base.
+        ids: Any = self._ids
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=ids)
         self._provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=MAX_WAITING))
         self._tracer = self._provider.get_tracer("quire", __version__)
         self._parent_of = TraceContextTextMapPropagator().extract
@@ -81,7 +83,7 @@ class Traces:
 
 
 class _Ids:
-    """Makes ids of traces and spans: random ones, or those of a span that other servers know as their parent already."""
+    """Makes ids of traces and spans: random ones, or those of a span that other servers have as a parent already."""
 
     def __init__(self) -> None:
         self.next: tuple[str, str] | None = None  # of the next span, in hex

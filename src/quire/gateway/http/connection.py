@@ -6,7 +6,7 @@ The parser's callbacks run for every piece of every stream. They only append to 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import httptools
 
@@ -155,8 +155,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is made."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self.is_open = transport, True
+        self._transport, self.is_open = cast(asyncio.Transport, transport), True  # uvloop's is not a subclass
 
     def connection_lost(self, error: Exception | None) -> None:
         """The upstream, or this side, has closed it."""

@@ -24,6 +24,12 @@ class PrefixLookup(Protocol):
     def cached(self, model: str, key: CacheKey, tokens: tuple[int, ...]) -> Mapping[str, int]:
         """Upstream -> how many of these tokens it has cached."""
 
+    def expect(self, upstream: str, model: str, key: CacheKey, tokens: tuple[int, ...]) -> None:
+        """A prompt is sent to an upstream: it will be cached there."""
+
+    def observe(self, upstream: str, model: str, promised: int, found: int) -> None:
+        """An upstream has said how much of a prompt it had cached."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChosenUpstream:
@@ -74,6 +80,13 @@ class Balance:
     def sent(self, attempt: str, request: RelayedRequest, chosen: ChosenUpstream, now: float) -> None:
         """An attempt of a request is sent."""
         self._fleets[request.model].sent(attempt, chosen.choice, request.num_tokens, now)
+        if request.tokens:
+            self._lookup.expect(chosen.upstream.name, request.model, request.cache_key, request.tokens)
+
+    def answered(self, request: RelayedRequest, chosen: ChosenUpstream, num_cached: int) -> None:
+        """An upstream has answered, and found so many tokens of the prompt in its cache."""
+        if len(request.prompts) == 1:
+            self._lookup.observe(chosen.upstream.name, request.model, chosen.choice.num_cached, num_cached)
 
     def ended(self, attempt: str, request: RelayedRequest) -> None:
         """An attempt has ended."""

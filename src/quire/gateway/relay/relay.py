@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from quire.config import GatewayConfig
@@ -86,9 +84,14 @@ class _Run:
 class _Opened:
     """An attempt whose status has arrived."""
 
-    upstream: Upstream
+    chosen: ChosenUpstream
     sent: OpenRequest
     started: float
+
+    @property
+    def upstream(self) -> Upstream:
+        """Where it was sent."""
+        return self.chosen.upstream
 
 
 class Relay:
@@ -217,49 +220,40 @@ class Relay:
         task.add_done_callback(close)
 
     async def _open(self, run: _Run, chosen: ChosenUpstream) -> _Opened:
-        """Send the request to one upstream, and wait for the status."""
+        """Send the request to one upstream, and wait for the status. Counted in the fleet's load until it is closed."""
         upstream, now = chosen.upstream, time.monotonic()
         upstream.num_requests += 1
         upstream.breaker.start(now)
-        with self._counted(run, chosen, now):
-            try:
-                sent = await self._send(run, upstream)
-                if sent.is_stale:  # an idle connection that the upstream had closed: it has not seen the request
-                    run.open.discard(sent)
-                    sent.close()
-                    sent = await self._send(run, upstream)
-                await sent.response.head()
-            except asyncio.CancelledError:
+        self._num_attempts += 1
+        attempt, sent = str(self._num_attempts), None
+        self._balance.sent(attempt, run.request, chosen, now)
+        try:
+            sent = await self._send(run, upstream, attempt)
+            await sent.response.first_byte()
+            if sent.is_stale:  # an idle connection that the upstream had closed: it has not seen the request
+                run.open.discard(sent)
+                sent.close()
+                sent = await self._send(run, upstream, attempt)
+            await sent.response.head()
+        except BaseException as error:
+            if sent is None:
+                self._balance.ended(attempt, run.request)
+            else:
+                self._close(run, sent)
+            if isinstance(error, asyncio.CancelledError):
                 upstream.breaker.give_up()
-                raise
-        return _Opened(upstream, sent, now)
+            raise
+        return _Opened(chosen, sent, now)
 
-    async def _send(self, run: _Run, upstream: Upstream) -> OpenRequest:
-        """Send the request on one connection, and wait for the first byte or a failure."""
+    async def _send(self, run: _Run, upstream: Upstream, attempt: str) -> OpenRequest:
+        """Send the request on one connection."""
         sent = await send_request(upstream, run.request, run.state.progress)
+        sent.attempt = attempt
         run.open.add(sent)
         if run.is_abandoned:
             run.abandon()
         sent.on_close = SilenceAlarm(upstream.name, sent, self._config.silence_seconds).stop
-        await sent.response.first_byte()
         return sent
-
-    @contextmanager
-    def _counted(self, run: _Run, chosen: ChosenUpstream, now: float) -> Iterator[None]:
-        """Count the attempt in the fleet's load; until it ends if it succeeds."""
-        self._num_attempts += 1
-        attempt = str(self._num_attempts)
-        self._balance.sent(attempt, run.request, chosen, now)
-        before = set(run.open)
-        try:
-            yield
-        except BaseException:
-            self._balance.ended(attempt, run.request)
-            for sent in run.open - before:
-                self._close(run, sent)
-            raise
-        for sent in run.open - before:
-            sent.attempt = attempt
 
     def _close(self, run: _Run, sent: OpenRequest) -> None:
         if sent in run.open:
@@ -281,6 +275,8 @@ class Relay:
             upstream.breaker.succeed()
         if status < 400:
             await pass_answer(upstream.name, run.request, response, run.state)
+            if run.state.usage is not None and upstream.is_quire and not run.outcome.num_resumed:
+                self._balance.answered(run.request, opened.chosen, run.state.usage.cached)
             return True
         refusal = UpstreamRefusal(upstream.name, status, response.headers, await response.read_all())
         if may_try_another(upstream, status):

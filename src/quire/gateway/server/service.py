@@ -33,6 +33,7 @@ from quire.serve.dialects.contract import Dialect
 from quire.serve.generation.routing import Router
 from quire.serve.residency.contract import ModelStatus
 from quire.types.errors import QuireError
+from quire.types.load import LoadReport
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class GatewayService:
         self.router = Router(config.serve.routes, models)
         self.caches = FleetCaches(config.gateway)
         self.balance = Balance(_balancer(config.gateway.balance), self.upstreams, self.outliers, self.caches)
-        self.caches.on_load = self.balance.report
+        self.caches.on_load = self._take_load
         self.texts = ModelTexts(self.upstreams, read_text)
         self.reader = RequestReader(dialects, self.texts)
         self.joined = JoinedUpstreams(self.upstreams, config.gateway.join_seconds)
@@ -159,6 +160,10 @@ class GatewayService:
         if upstream.is_gone:
             self.balance.forget(upstream)
             self.outliers.keep_only(each.name for each in self.upstreams)
+
+    def _take_load(self, upstream: Upstream, model: str, load: LoadReport, asked_at: float) -> None:
+        self.balance.report(upstream, model, load, asked_at)
+        self.texts.read_soon(model)
 
     def _stamp(self) -> tuple[int, int] | None:
         if self._file_path is None:

@@ -57,7 +57,7 @@ async def check_upstream(upstream: Upstream, config: GatewayConfig, wants_models
         _count_failure(upstream, error)
         return
     except Exception as error:  # an answer of a form that no server of a known kind has
-        _count_failure(upstream, UpstreamFailed(upstream.name, f"answers a check in an unknown form ({error})"))
+        _count_failure(upstream, UpstreamFailed(upstream.name, f"answers a check in an unknown form ({error!r})"))
         return
     upstream.num_failed_checks = 0
     upstream.is_ready, upstream.problem = not problem, problem
@@ -69,7 +69,7 @@ def _count_failure(upstream: Upstream, error: UpstreamFailed) -> None:
     upstream.num_failed_checks += 1
     is_refused = isinstance(error, UpstreamUnreachable)
     if is_refused or upstream.num_failed_checks >= NOT_READY_AFTER or not upstream.is_ready:
-        upstream.is_ready, upstream.problem = False, error.public
+        upstream.is_ready, upstream.problem = False, error.what
     if isinstance(error, UpstreamSilent) and upstream.num_failed_checks >= DEAD_AFTER:
         upstream.pool.fail_all(error)
 

@@ -135,6 +135,7 @@ class App:
         client = exchange.header(CLIENT)
         if (client or exchange.header(NOTE)) and not key.admin:
             raise Forbidden(f"The key {key.name} may not relay requests: use a key with admin = true.")
+        exchange.takes_note = True
         if client:
             exchange.key = read_client(client)
         exchange.record.key = exchange.key.name

@@ -37,6 +37,7 @@ class Exchange:
         self.timing: dict[str, float] = {}  # seconds by stage, for the Server-Timing header
         self.headers: dict[str, str] = {}  # further headers of the response
         self.num_body_bytes = 0  # read so far
+        self.takes_note = False  # a gateway may send a note behind the body
         self.note = NO_NOTE  # what a gateway sent behind the body; known once that is read
         self._receive = receive
         self._send = send
@@ -68,7 +69,7 @@ class Exchange:
                 body = await self._read(max_bytes)
         except TimeoutError:
             raise BodyTooSlow(seconds) from None
-        if header := self.header(NOTE):
+        if self.takes_note and (header := self.header(NOTE)):
             body, self.note = split_note(body, header)
         return body
 
