@@ -97,6 +97,8 @@ class BalancerModule(Protocol):
 
 def usable(request: BalancedRequest, replicas: Sequence[Replica]) -> list[Replica]:
     """Return the replicas that may serve this request."""
+    if not request.excluded:
+        return [each for each in replicas if each.is_available]
     return [each for each in replicas if each.is_available and each.name not in request.excluded]
 
 

@@ -1,8 +1,8 @@
 """Cache events as vLLM and SGLang publish them over ZMQ, converted into lines for the index.
 
 A message has a topic, a sequence number (8 bytes, big endian) and a batch in MessagePack: [ts, events, rank] or the
-same as a map, with events BlockStored, BlockRemoved and AllBlocksCleared as arrays or maps. Their hashes are local to the
-server that sends them, so digests are computed from the tokens. There are no snapshots: what was stored before the
+same as a map, with events BlockStored, BlockRemoved and AllBlocksCleared as arrays or maps. Their hashes are local to
+the server that sends them, so digests are computed from the tokens. There are no snapshots: what was stored before the
 first message, and after a gap that the server's replay does not fill, counts as not cached.
 """
 
