@@ -57,6 +57,7 @@ OWN_ROUTES = (
     OwnRoute("GET", "/openapi.json", openapi),
     OwnRoute("POST", "/tokenize", native.tokenize, native.TokenizeBody),
     OwnRoute("POST", "/detokenize", native.detokenize, native.DetokenizeBody),
+    OwnRoute("GET", "/v1/text", native.show_text, content_type=native.BUNDLE),
     OwnRoute("GET", "/v1/requests", show_request_log, content_type=LINES),
     OwnRoute("GET", "/v1/load", fleet.show_load),
     OwnRoute("GET", "/v1/cache", cache.cache_stats),

@@ -38,7 +38,7 @@ KEEP_ALIVE_SECONDS = 75  # longer than proxies have, so that they close first
 OnReady = Callable[[str], None]  # called with the server's URL when the models of the command line are loaded
 
 
-class _Server(uvicorn.Server):
+class QuietServer(uvicorn.Server):
     """Without uvicorn's signal handling, which would raise the signal again: the exit code would not be 0."""
 
     @contextmanager
@@ -62,7 +62,7 @@ class Serving:
     ) -> None:
         self._service = service
         self._on_ready = on_ready
-        self._server = _Server(uvicorn_config(make_asgi_app(service), service.config.serve))
+        self._server = QuietServer(uvicorn_config(make_asgi_app(service), service.config.serve))
         self._socket = listen(service.config.serve) if listener is None else listener
         self._shutdown: ServerShutdown | None = None
 
