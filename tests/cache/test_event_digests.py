@@ -17,6 +17,9 @@ from tests.cache.serving import make_cache, serve, tokens
 pytestmark = pytest.mark.pure
 
 
+ACTIONS = st.sampled_from(["serve", "read", "clear", "snapshot"])
+
+
 class Mirror:
     """A reader that checks every digest against the tokens, and names nodes by digests alone."""
 
@@ -39,7 +42,7 @@ class Mirror:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.sampled_from(["serve", "read", "clear", "snapshot"]))))
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), ACTIONS)))
 def test_every_reader_sees_the_digests_of_the_present_tree(actions):
     cache = make_cache(num_blocks=6)
     often, rarely = Mirror(), Mirror()

@@ -32,6 +32,7 @@ COMMANDS = {  # name -> module
     "speculate": "quire.bench.speculate",
     "fleet": "quire.bench.fleet.command",
     "fleet-index": "quire.bench.fleet.index_command",
+    "gateway-load": "quire.bench.fleet.gateway_load",
 }
 LLAMA_CPP = ("llama.cpp",)
 PEERS = {  # command -> the engines that it can measure beside ours
@@ -47,16 +48,8 @@ SECTIONS = {  # command -> the parts of it that can be run alone
 }
 # Commands that parse the rest of the command line.
 PARSE_REST = {
-    "cpu-large",
-    "gpu",
-    "tune",
-    "gpu-accuracy",
-    "latent",
-    "experts",
-    "states",
-    "speculate",
-    "speculate-gpu",
-    "fleet",
+    *("cpu-large", "gpu", "tune", "gpu-accuracy", "latent", "experts", "states", "speculate", "speculate-gpu"),
+    *("fleet", "gateway-load"),
 }
 
 

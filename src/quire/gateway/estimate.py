@@ -16,6 +16,7 @@ from quire.gateway.balancers.contract import Replica
 
 PROMPT_RATE = 1000.0  # tokens per second, until any replica has reported
 DECODE_SECONDS = 0.02  # per token, until any replica has reported
+LEAST_RATE = 0.1  # a smaller rate is not believed: it would make every estimate infinite
 STALE_SECONDS = 10.0  # an older report says nothing about the queue
 
 
@@ -69,7 +70,7 @@ def estimate(terms: Terms, num_uncached: int, num_output: int, now: float) -> Es
 
 def common_paces(replicas: Sequence[Replica]) -> tuple[float, float]:
     """Return prompt rate and seconds per token of replicas that have not reported theirs: the medians of the others."""
-    rates = [each.load.prompt_rate for each in replicas if each.load.prompt_rate > 0.0]
+    rates = [each.load.prompt_rate for each in replicas if each.load.prompt_rate >= LEAST_RATE]
     decodes = [each.load.decode_seconds for each in replicas if each.load.decode_seconds > 0.0]
     return median(rates) if rates else PROMPT_RATE, median(decodes) if decodes else DECODE_SECONDS
 
@@ -77,7 +78,7 @@ def common_paces(replicas: Sequence[Replica]) -> tuple[float, float]:
 def terms_of(replica: Replica, paces: tuple[float, float], now: float) -> Terms:
     """Return a replica's terms. Of one without a new report, the queue is what this gateway has sent."""
     load = replica.load
-    rate = load.prompt_rate or paces[0]
+    rate = load.prompt_rate if load.prompt_rate >= LEAST_RATE else paces[0]
     ahead, num_others = 0, max(replica.sent_requests, replica.num_open)
     reported_at = now if replica.reported_at is None else replica.reported_at
     if now - reported_at <= STALE_SECONDS:

@@ -45,7 +45,7 @@ def index_figures(num_replicas: int, num_blocks: int) -> list[Figure]:
         num_pairs += len(line.events)
     last: array[int] = shared[0]
     position = dict.fromkeys(range(num_replicas), 1)
-    while len(index) < num_blocks:
+    while index.num_entries < num_blocks:
         number = rng.randrange(num_replicas)
         last = _tokens(rng, PROMPT_TOKENS)
         line = _line([last], after=position[number])
@@ -55,9 +55,9 @@ def index_figures(num_replicas: int, num_blocks: int) -> list[Figure]:
         apply_seconds += time.perf_counter() - begin
         num_pairs += len(line.events)
     used = _resident_bytes() - before
-    size = f"{len(index) / 1e6:.1f} M blocks, {num_replicas} replicas"
+    size = f"{index.num_entries / 1e6:.1f} M blocks, {num_replicas} replicas"
     return [
-        Figure(f"memory, {size}", used / 1e9, "GB", at_most(2.0), f"{used / len(index):.0f} bytes per block"),
+        Figure(f"memory, {size}", used / 1e9, "GB", at_most(2.0), f"{used / index.num_entries:.0f} bytes per block"),
         Figure("look-up, 4,096 tokens on all replicas", _lookup(index, shared), "µs", at_most(300)),
         Figure("look-up, 4,096 tokens on one replica", _lookup(index, [last]), "µs", at_most(300)),
         Figure("look-up, 4,096 tokens on none", _lookup(index, [_tokens(rng, PROMPT_TOKENS)]), "µs", at_most(300)),

@@ -66,8 +66,9 @@ class PrefixIndex:
         self._sweep: tuple[int, Iterator[bytes]] | None = None  # bits that are being swept, entries to check
         self.block_sizes: dict[int, int] = {}  # tokens in a block -> number of replicas with such blocks
 
-    def __len__(self) -> int:
-        """Entries: distinct blocks, and those of retired bits that are not swept yet."""
+    @property
+    def num_entries(self) -> int:
+        """Distinct blocks, and those of retired bits that are not swept yet."""
         return len(self._masks)
 
     # ── events ──

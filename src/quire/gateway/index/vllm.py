@@ -56,7 +56,7 @@ class VllmEvents:
             batch = msgspec.msgpack.decode(payload)
             events = batch["events"] if isinstance(batch, Mapping) else batch[1]
             converted = [each for event in events for each in self._convert(*_named(event))]
-        except (msgspec.DecodeError, KeyError, IndexError, TypeError, ValueError) as error:
+        except (msgspec.DecodeError, KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
             raise BadEvents(f"A batch of events cannot be read: {type(error).__name__}: {error}") from None
         return self._line(sequence, sequence + 1, converted)
 
