@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 
 class CutProxy:
-    """Passes bytes on until it is told to stop. `cut_after`: bytes of one answer after which all connections are cut."""
+    """Passes bytes on until it is told to stop. `cut_after`: bytes of a stream after which all connections are cut."""
 
     def __init__(self, target: str) -> None:
         address = urlsplit(target)
