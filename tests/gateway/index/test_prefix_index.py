@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quire.cache.kv_cache import KVCache
 from quire.engine.event_pages import EventPages
 from quire.engine.messages import ReadEvents
-from quire.gateway.index.lines import Cleared, EventLine, Removed, Stored, decode_line
+from quire.gateway.index.lines import ClearedEvent, EventLine, RemovedEvent, StoredEvent, decode_line
 from quire.gateway.index.prefix_index import BadEvents, Position, PrefixIndex
 from quire.serve.admin.fleet import event_line
 from quire.types.digests import block_digest, root_digest
@@ -124,22 +124,24 @@ def test_the_index_equals_the_engines_trees_whatever_happens_to_the_events(actio
     assert [index.num_blocks(each.name) for each in engines] == [len(each.cache.snapshot()) for each in engines]
 
 
-def stored(path: list[int], key: CacheKey = KEY) -> list[Stored | Removed | Cleared]:
+def stored(path: list[int], key: CacheKey = KEY) -> list[StoredEvent | RemovedEvent | ClearedEvent]:
     """The events that store a path."""
     parent, events = root_digest(key), []
     for start in range(0, len(path), BLOCK):
         chunk = path[start : start + BLOCK]
         digest = block_digest(parent, array("I", chunk).tobytes())
-        events.append(Stored(digest.hex(), parent.hex(), tuple(chunk)))
+        events.append(StoredEvent(digest.hex(), parent.hex(), tuple(chunk)))
         parent = digest
     return list(events)
 
 
-def snapshot(events: list[Stored | Removed | Cleared], part: tuple[int, int] = (1, 1), last: int = 5) -> EventLine:
+def snapshot(
+    events: list[StoredEvent | RemovedEvent | ClearedEvent], part: tuple[int, int] = (1, 1), last: int = 5
+) -> EventLine:
     return EventLine(epoch="e", after=last, last=last, block_tokens=BLOCK, part=part, events=events)
 
 
-def line(after: int, last: int, events: list[Stored | Removed | Cleared], epoch: str = "e") -> EventLine:
+def line(after: int, last: int, events: list[StoredEvent | RemovedEvent | ClearedEvent], epoch: str = "e") -> EventLine:
     return EventLine(epoch=epoch, after=after, last=last, block_tokens=BLOCK, events=events)
 
 
@@ -177,7 +179,7 @@ def test_a_gap_another_epoch_and_an_unfinished_snapshot_ask_for_a_snapshot():
     assert index.position("r") == Position("e", 5)
     assert not index.apply("r", line(6, 7, []))
     assert not index.apply("r", line(5, 6, [], epoch="f"))
-    assert index.apply("r", line(3, 4, [Cleared()]))  # seen before
+    assert index.apply("r", line(3, 4, [ClearedEvent()]))  # seen before
     assert index.lookup(array("I", PATH), KEY) == {"r": 10}
     assert index.apply("r", snapshot(stored(PATH[:4]), part=(1, 2), last=9))
     assert index.position("r") is None
@@ -193,9 +195,9 @@ def test_a_replica_whose_digests_are_not_those_of_its_tokens_is_forgotten():
     index.apply("honest", snapshot(stored(PATH)))
     index.apply("liar", snapshot(stored(PATH)))
     true = stored(list(range(20, 24)))[0]
-    assert isinstance(true, Stored)
+    assert isinstance(true, StoredEvent)
     with pytest.raises(BadEvents, match="is not the one of its tokens"):
-        index.apply("liar", line(5, 6, [Stored(true.digest, true.parent, (1, 2, 3, 4))]))
+        index.apply("liar", line(5, 6, [StoredEvent(true.digest, true.parent, (1, 2, 3, 4))]))
     assert index.lookup(array("I", PATH), KEY) == {"honest": 10}
     assert index.position("liar") is None
 
@@ -203,12 +205,12 @@ def test_a_replica_whose_digests_are_not_those_of_its_tokens_is_forgotten():
 @pytest.mark.parametrize(
     "bad",
     [
-        Stored("zz", "00" * 16, (1,)),
-        Stored("00" * 16, "00" * 16, ()),
-        Stored("00" * 16, "00" * 16, (1, 2, 3, 4, 5)),
-        Stored("00" * 16, "00" * 16, (2**32,)),
-        Stored("00" * 16, "00", (1,)),
-        Removed("not hexadecimal"),
+        StoredEvent("zz", "00" * 16, (1,)),
+        StoredEvent("00" * 16, "00" * 16, ()),
+        StoredEvent("00" * 16, "00" * 16, (1, 2, 3, 4, 5)),
+        StoredEvent("00" * 16, "00" * 16, (2**32,)),
+        StoredEvent("00" * 16, "00", (1,)),
+        RemovedEvent("not hexadecimal"),
     ],
 )
 def test_malformed_events_are_refused_and_leave_no_blocks(bad):
@@ -266,7 +268,7 @@ def test_replicas_with_other_block_sizes_are_found_together():
     index.apply("four", snapshot(stored(list(range(16)))))
     root = root_digest(KEY)
     digest = block_digest(root, array("I", range(8)).tobytes())
-    event = Stored(digest.hex(), root.hex(), tuple(range(8)))
+    event = StoredEvent(digest.hex(), root.hex(), tuple(range(8)))
     index.apply("eight", EventLine(epoch="x", after=1, last=1, block_tokens=8, part=(1, 1), events=[event]))
     assert index.lookup(array("I", range(16)), KEY) == {"four": 16, "eight": 8}
     index.remove("eight")

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from quire.gateway.index.lines import Cleared, EventLine, Removed, Stored
+from quire.gateway.index.lines import ClearedEvent, EventLine, RemovedEvent, StoredEvent
 from quire.gateway.index.masks import InternedMasks, ReplicaBits
 from quire.gateway.index.pending import PendingPrefixes
 from quire.gateway.index.tails import Tails
@@ -137,12 +137,14 @@ class PrefixIndex:
         else:
             del self.block_sizes[block_tokens]
 
-    def _store(self, replica: str, line: EventLine, events: Sequence[Stored | Removed | Cleared]) -> None:
+    def _store(
+        self, replica: str, line: EventLine, events: Sequence[StoredEvent | RemovedEvent | ClearedEvent]
+    ) -> None:
         bit, masks, intern = self._bits.mask_of(replica), self._masks, self._interned.get
         num_blocks = self._num_blocks[replica]
         try:
             for event in events:
-                if type(event) is Stored:
+                if type(event) is StoredEvent:
                     digest = _checked_digest(event, line.block_tokens)
                     mask = masks.get(digest, 0)
                     if not mask & bit:
@@ -150,7 +152,7 @@ class PrefixIndex:
                         num_blocks += 1
                         if not mask and len(event.tokens) < line.block_tokens:
                             self._tails.add(digest, bytes.fromhex(event.parent), len(event.tokens))
-                elif type(event) is Removed:
+                elif type(event) is RemovedEvent:
                     digest = bytes.fromhex(event.digest)
                     mask = masks.get(digest, 0)
                     if mask & bit:
@@ -270,7 +272,7 @@ class PrefixIndex:
             found |= dict.fromkeys(self._bits.names(mask), num_tokens)
 
 
-def _checked_digest(event: Stored, block_tokens: int) -> bytes:
+def _checked_digest(event: StoredEvent, block_tokens: int) -> bytes:
     """Return the digest of a stored block. Raises if it is not that of its parent and tokens."""
     digest, parent = bytes.fromhex(event.digest), bytes.fromhex(event.parent)
     if not 0 < len(event.tokens) <= block_tokens:
