@@ -28,7 +28,7 @@ class Estimate(NamedTuple):
     end: float
 
 
-class Terms(NamedTuple):
+class ReplicaTerms(NamedTuple):
     """The parts of an estimate that depend on the replica alone."""
 
     replica: Replica
@@ -43,23 +43,23 @@ class Estimator:
     """Computes the terms of a replica once for each change of it: 1,000 replicas take about a millisecond."""
 
     def __init__(self) -> None:
-        self._terms: dict[str, Terms] = {}
+        self._terms: dict[str, ReplicaTerms] = {}
 
-    def terms(self, replicas: Sequence[Replica], now: float) -> list[Terms]:
+    def terms(self, replicas: Sequence[Replica], now: float) -> list[ReplicaTerms]:
         """Return the terms of these replicas, in their order."""
         known, found, paces = self._terms, [], None
         for replica in replicas:
             terms = known.get(replica.name)
             if terms is None or terms[0] is not replica or now - terms[3] > STALE_SECONDS:
                 paces = paces or common_paces(replicas)
-                terms = known[replica.name] = terms_of(replica, paces, now)
+                terms = known[replica.name] = replica_terms(replica, paces, now)
             found.append(terms)
         if len(known) > 2 * len(replicas) + 64:
             self._terms = {terms.replica.name: terms for terms in found}
         return found
 
 
-def estimate(terms: Terms, num_uncached: int, num_output: int, now: float) -> Estimate:
+def estimate(terms: ReplicaTerms, num_uncached: int, num_output: int, now: float) -> Estimate:
     """Return when a replica would answer a request with so many tokens to compute and to generate."""
     _, rate, ahead, reported_at, queue, pace = terms
     if ahead:
@@ -75,7 +75,7 @@ def common_paces(replicas: Sequence[Replica]) -> tuple[float, float]:
     return median(rates) if rates else PROMPT_RATE, median(decodes) if decodes else DECODE_SECONDS
 
 
-def terms_of(replica: Replica, paces: tuple[float, float], now: float) -> Terms:
+def replica_terms(replica: Replica, paces: tuple[float, float], now: float) -> ReplicaTerms:
     """Return a replica's terms. Of one without a new report, the queue is what this gateway has sent."""
     load = replica.load
     rate = load.prompt_rate if load.prompt_rate >= LEAST_RATE else paces[0]
@@ -89,4 +89,4 @@ def terms_of(replica: Replica, paces: tuple[float, float], now: float) -> Terms:
         fixed += (num_others + 1 - load.max_rows) * load.service_seconds / load.max_rows
         num_others = load.max_rows - 1
     pace = (load.decode_seconds or paces[1]) + num_others * load.decode_row_seconds
-    return Terms(replica, rate, ahead, reported_at, fixed, pace)
+    return ReplicaTerms(replica, rate, ahead, reported_at, fixed, pace)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bench.fleet.command import pooled, row, scenarios
-from quire.bench.fleet.simulate import Outage, Scenario, hit_rate, simulate
+from quire.bench.fleet.command import policy_row, pooled, scenarios
+from quire.bench.fleet.simulate import FleetScenario, Outage, hit_rate, simulate
 from quire.bench.fleet.threshold import ThresholdBalancer
 from quire.bench.fleet.traffic import Burst, Traffic, arrivals
 from quire.gateway.balancers.contract import all_balancers
@@ -30,7 +30,7 @@ def test_traffic_is_repeatable_and_has_the_rate_and_the_bursts_that_it_says():
 def test_every_request_ends_once_whatever_fails(name):
     traffic = Traffic(rate=40, seconds=8, num_prefixes=20)
     outages = (Outage(0, 2, 4), Outage(1, 3, 3.5), Outage(2, 3, 5), Outage(3, 3, 4))
-    result = simulate(Scenario(4, traffic, outages=outages), make(name))
+    result = simulate(FleetScenario(4, traffic, outages=outages), make(name))
     assert len(result.requests) == len(list(arrivals(traffic)))
     assert all(each.arrival < each.first_token <= each.end for each in result.requests)
     assert any(each.num_sent > 1 for each in result.requests)
@@ -42,7 +42,7 @@ def test_the_cache_balancer_reaches_95_percent_of_the_hits_of_one_server_with_th
         result = simulate(scenario, make("cache"))
         assert result.hit_rate >= 0.95 * whole.hit_rate
         assert result.hit_rate > simulate(scenario, make("round_robin")).hit_rate
-        assert result.imbalance < 1.5 and len(row(result)) == 6
+        assert result.imbalance < 1.5 and len(policy_row(result)) == 6
 
 
 def test_one_hot_replica_switches_affinity_off_with_a_global_threshold_and_not_here():
@@ -51,7 +51,7 @@ def test_one_hot_replica_switches_affinity_off_with_a_global_threshold_and_not_h
     Then caches are mixed, every prefix is computed everywhere, queues grow, and the switch stays on.
     """
     burst = Burst(14, 18, share=0.5, prefix=3)
-    scenario = Scenario(16, Traffic(rate=200, seconds=24, num_prefixes=190, bursts=(burst,)))
+    scenario = FleetScenario(16, Traffic(rate=200, seconds=24, num_prefixes=190, bursts=(burst,)))
 
     def hits_of_others(balancer):
         """The hit rates of all other prefixes: before, during and after the burst."""
@@ -66,6 +66,6 @@ def test_one_hot_replica_switches_affinity_off_with_a_global_threshold_and_not_h
 
 def test_a_hot_prefix_is_copied_to_as_many_replicas_as_its_load_needs():
     traffic = Traffic(rate=200, seconds=10, num_prefixes=1, own_tokens=300, prefix_tokens=4000)
-    result = simulate(Scenario(8, traffic), make("cache"))  # 60,000 tokens a second for replicas of 10,000
+    result = simulate(FleetScenario(8, traffic), make("cache"))  # 60,000 tokens a second for replicas of 10,000
     assert result.imbalance < 1.5 and result.hit_rate > 0.85
     assert result.first_token(0.99) < 2.0

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Iterator
 
 from quire.bench.fleet.replica import ReplicaSpeed
-from quire.bench.fleet.simulate import FleetResult, Outage, Scenario, simulate
+from quire.bench.fleet.simulate import FleetResult, FleetScenario, Outage, simulate
 from quire.bench.fleet.threshold import ThresholdBalancer
 from quire.bench.fleet.traffic import Burst, Traffic
 from quire.gateway.balancers.contract import Balancer, all_balancers
@@ -34,24 +34,24 @@ def main(options: argparse.Namespace) -> None:
             print(f"\n{num_replicas} replicas, {name}\n")
             print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
             for policy, result in compare(scenario):
-                print(f"| {policy} | {' | '.join(row(result))} |", flush=True)
+                print(f"| {policy} | {' | '.join(policy_row(result))} |", flush=True)
 
 
-def scenarios(num_replicas: int, seconds: float) -> Iterator[tuple[str, Scenario]]:
+def scenarios(num_replicas: int, seconds: float) -> Iterator[tuple[str, FleetScenario]]:
     """Yield a steady load, one with a burst of one prefix, and one in which replicas fail."""
     traffic = Traffic(RATE_PER_REPLICA * num_replicas, seconds, PREFIXES_PER_REPLICA * num_replicas)
-    yield "steady", Scenario(num_replicas, traffic)
+    yield "steady", FleetScenario(num_replicas, traffic)
     burst = Burst(seconds / 3, 2 * seconds / 3, share=0.5, prefix=3)
     hot = Traffic(RATE_PER_REPLICA * num_replicas, seconds, PREFIXES_PER_REPLICA * num_replicas, bursts=(burst,))
-    yield "half of all requests with one prefix for a third of the time", Scenario(num_replicas, hot)
+    yield "half of all requests with one prefix for a third of the time", FleetScenario(num_replicas, hot)
     down = range(max(num_replicas // 8, 1))
     outages = tuple(
         Outage(n, seconds * (0.3 + 0.4 * n / len(down)), seconds * (0.5 + 0.4 * n / len(down))) for n in down
     )
-    yield "an eighth of the replicas fail and return", Scenario(num_replicas, traffic, outages=outages)
+    yield "an eighth of the replicas fail and return", FleetScenario(num_replicas, traffic, outages=outages)
 
 
-def compare(scenario: Scenario) -> Iterator[tuple[str, FleetResult]]:
+def compare(scenario: FleetScenario) -> Iterator[tuple[str, FleetResult]]:
     """Run a scenario with each policy."""
     yield POOLED, simulate(pooled(scenario), all_balancers()["cache"].make())
     policies: dict[str, Balancer] = {name: all_balancers()[name].make() for name in COMPARED}
@@ -60,7 +60,7 @@ def compare(scenario: Scenario) -> Iterator[tuple[str, FleetResult]]:
         yield name, simulate(scenario, balancer)
 
 
-def pooled(scenario: Scenario) -> Scenario:
+def pooled(scenario: FleetScenario) -> FleetScenario:
     """Return the same load on one server with the fleet's speed and cache."""
     count, speed = scenario.num_replicas, scenario.speed
     whole = ReplicaSpeed(
@@ -70,10 +70,10 @@ def pooled(scenario: Scenario) -> Scenario:
         speed.cache_tokens * count,
         speed.max_rows * count,
     )
-    return Scenario(1, scenario.traffic, whole)
+    return FleetScenario(1, scenario.traffic, whole)
 
 
-def row(result: FleetResult) -> list[str]:
+def policy_row(result: FleetResult) -> list[str]:
     """Return a result as cells."""
     return [
         f"{result.hit_rate:.1%}",

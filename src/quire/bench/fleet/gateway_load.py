@@ -89,10 +89,10 @@ def main(options: argparse.Namespace) -> None:
         single: PolicyRun | None = None
         for run in measure.runs(WORKLOADS[workload]):
             single = single or run
-            print(f"| {' | '.join(row(run, single))} |", flush=True)
+            print(f"| {' | '.join(run_row(run, single))} |", flush=True)
 
 
-def row(run: PolicyRun, single: PolicyRun) -> list[str]:
+def run_row(run: PolicyRun, single: PolicyRun) -> list[str]:
     """Return a run as cells."""
     failed = f", {run.num_failed} failed" if run.num_failed else ""
     return [

@@ -13,7 +13,7 @@ from pathlib import Path
 from quire.bench.figures.figure import Figure, at_most
 from quire.bench.figures.table import figure_table
 from quire.bench.machine.description import describe_machine
-from quire.gateway.index.lines import EventLine, Stored
+from quire.gateway.index.lines import EventLine, StoredEvent
 from quire.gateway.index.prefix_index import PrefixIndex
 from quire.types.digests import block_digest, root_digest
 from quire.types.request import CacheKey
@@ -87,12 +87,12 @@ def _line(prompts: list[array[int]], after: int | None = None) -> EventLine:
     return EventLine(epoch="e", after=after, last=after + 1, block_tokens=BLOCK_TOKENS, events=list(events))
 
 
-def _stored(prompt: array[int]) -> Iterator[Stored]:
+def _stored(prompt: array[int]) -> Iterator[StoredEvent]:
     parent = root_digest(KEY)
     for start in range(0, len(prompt), BLOCK_TOKENS):
         chunk = prompt[start : start + BLOCK_TOKENS]
         digest = block_digest(parent, chunk.tobytes())
-        yield Stored(digest.hex(), parent.hex(), tuple(chunk))
+        yield StoredEvent(digest.hex(), parent.hex(), tuple(chunk))
         parent = digest
 
 

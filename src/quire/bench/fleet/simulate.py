@@ -28,7 +28,7 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class FleetScenario:
     """A fleet and its load."""
 
     num_replicas: int
@@ -69,10 +69,10 @@ def hit_rate(requests: Sequence[SimulatedRequest]) -> float:
     return sum(each.num_hit for each in requests) / max(sum(each.num_tokens for each in requests), 1)
 
 
-class Simulation:
+class FleetSimulation:
     """One run. `run` returns when every request has ended."""
 
-    def __init__(self, scenario: Scenario, balancer: Balancer) -> None:
+    def __init__(self, scenario: FleetScenario, balancer: Balancer) -> None:
         self._scenario = scenario
         self._balancer = balancer
         self._fleet = Fleet()
@@ -204,6 +204,6 @@ class Simulation:
         self._fleet.add(name)
 
 
-def simulate(scenario: Scenario, balancer: Balancer) -> FleetResult:
+def simulate(scenario: FleetScenario, balancer: Balancer) -> FleetResult:
     """Run one scenario."""
-    return Simulation(scenario, balancer).run()
+    return FleetSimulation(scenario, balancer).run()

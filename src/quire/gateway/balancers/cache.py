@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from quire.gateway.balancers.contract import BalancedRequest, BalancerChoice, Replica, ReplicateHint, usable
-from quire.gateway.estimate import Estimator, Terms, estimate
+from quire.gateway.estimate import Estimator, ReplicaTerms, estimate
 
 SIMILAR = 0.02  # estimates closer than this share count as equal
 SIMILAR_SECONDS = 0.002
@@ -51,7 +51,9 @@ class CacheBalancer:
         best = min(similar, key=lambda each: (-cached.get(each.replica.name, 0), self._given[each.replica.name]))
         return self._choice(request, best, terms, now)
 
-    def _choice(self, request: BalancedRequest, best: Terms, terms: list[Terms], now: float) -> BalancerChoice:
+    def _choice(
+        self, request: BalancedRequest, best: ReplicaTerms, terms: list[ReplicaTerms], now: float
+    ) -> BalancerChoice:
         name, cached, num_tokens = best.replica.name, request.cached, request.num_tokens
         num_cached = min(cached.get(name, 0), num_tokens)
         self._given[name] += num_tokens - num_cached

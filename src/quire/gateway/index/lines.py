@@ -16,7 +16,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Stored(msgspec.Struct, frozen=True, array_like=True, tag="stored"):
+class StoredEvent(msgspec.Struct, frozen=True, array_like=True, tag="stored"):
     """A block is cached. Its parent is another block, or the root of its cache key (`types/digests.py:root_digest`)."""
 
     digest: str  # 32 hexadecimal digits
@@ -24,13 +24,13 @@ class Stored(msgspec.Struct, frozen=True, array_like=True, tag="stored"):
     tokens: tuple[int, ...]  # fewer than a block holds: the end of a context
 
 
-class Removed(msgspec.Struct, frozen=True, array_like=True, tag="removed"):
+class RemovedEvent(msgspec.Struct, frozen=True, array_like=True, tag="removed"):
     """A block is not cached any more."""
 
     digest: str
 
 
-class Cleared(msgspec.Struct, frozen=True, array_like=True, tag="cleared"):
+class ClearedEvent(msgspec.Struct, frozen=True, array_like=True, tag="cleared"):
     """No block is cached any more."""
 
 
@@ -42,7 +42,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True):
     last: int
     block_tokens: int
     part: tuple[int, int] | None = None  # of a snapshot
-    events: list[Stored | Removed | Cleared] = []
+    events: list[StoredEvent | RemovedEvent | ClearedEvent] = []
 
 
 _decoder = msgspec.json.Decoder(EventLine)

@@ -1,9 +1,8 @@
 """The prefix trees of all replicas of one model: digest of a block -> the replicas that have it.
 
 A digest names a whole path (`types/digests.py`), so there are no nodes and no links, and a prefix on 100 replicas is
-one entry for each block. Looking up a prompt chains digests along its tokens until no replica has the next block. The
-answer is exact at the ends of blocks, and at the end of a context, where the last block is partly filled. Where a
-prompt departs from a cached one inside a block, the engine also copies the common head of up to a block less one token.
+one entry for each block. Looking up a prompt chains digests along its tokens until no replica has the next block. Where
+a prompt departs from a cached one inside a block, the engine copies the common head: `heads.py` keeps tokens for that.
 
 Pure: no I/O, and the clock is an argument. Used by one thread.
 """
@@ -12,19 +11,18 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from quire.gateway.index.lines import Cleared, EventLine, Removed, Stored
+from quire.gateway.index.heads import TOKEN_BYTES, Heads
+from quire.gateway.index.lines import EventLine, RemovedEvent, StoredEvent
 from quire.gateway.index.masks import InternedMasks, ReplicaBits
 from quire.gateway.index.pending import PendingPrefixes
-from quire.gateway.index.tails import Tails
 from quire.gateway.index.trust import Trust
 from quire.types.digests import DIGEST_BYTES, block_digest, little_endian, new_hash, path_digests, root_digest
 from quire.types.request import CacheKey
 
-TOKEN_BYTES = 4
 PENDING_SECONDS = 10.0  # that a prefix of a request on its way counts as cached, at least
 MAX_BLOCKS = 8_000_000  # of one replica: more is not believed
 SWEPT = 2_000  # entries checked for retired bits with each line: 0.3 ms
@@ -55,7 +53,7 @@ class PrefixIndex:
 
     def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
         self._masks: dict[bytes, int] = {}  # digest -> replicas; may have retired bits until they are swept
-        self._tails = Tails()
+        self._heads = Heads()
         self._bits = ReplicaBits()
         self._interned = InternedMasks()
         self._pending = PendingPrefixes(PENDING_SECONDS)
@@ -86,7 +84,7 @@ class PrefixIndex:
                 return False
             elif line.part[0] != reading.part + 1:
                 return reading.part == 0 or line.part[0] <= reading.part  # a repeated part; otherwise one is missing
-            self._store(replica, line, line.events)
+            self._store(replica, line)
             is_last = line.part[0] >= line.part[1]
             self._readings[replica] = _Reading(line.block_tokens, line.epoch, line.last, 0 if is_last else line.part[0])
         else:
@@ -96,7 +94,7 @@ class PrefixIndex:
                 return True
             if line.after < reading.sequence:
                 return False  # part of it is known, and events have no numbers of their own
-            self._store(replica, line, line.events)
+            self._store(replica, line)
             self._readings[replica] = reading._replace(sequence=line.last)
         self.sweep(SWEPT)
         return True
@@ -137,26 +135,26 @@ class PrefixIndex:
         else:
             del self.block_sizes[block_tokens]
 
-    def _store(self, replica: str, line: EventLine, events: Sequence[Stored | Removed | Cleared]) -> None:
+    def _store(self, replica: str, line: EventLine) -> None:
         bit, masks, intern = self._bits.mask_of(replica), self._masks, self._interned.get
         num_blocks = self._num_blocks[replica]
         try:
-            for event in events:
-                if type(event) is Stored:
-                    digest = _checked_digest(event, line.block_tokens)
+            for event in line.events:
+                if type(event) is StoredEvent:
+                    digest, parent, chunk = _checked_block(event, line.block_tokens)
                     mask = masks.get(digest, 0)
                     if not mask & bit:
                         masks[digest] = intern(mask | bit)
                         num_blocks += 1
-                        if not mask and len(event.tokens) < line.block_tokens:
-                            self._tails.add(digest, bytes.fromhex(event.parent), len(event.tokens))
-                elif type(event) is Removed:
+                        if not mask:
+                            self._heads.add(parent, chunk)
+                elif type(event) is RemovedEvent:
                     digest = bytes.fromhex(event.digest)
                     mask = masks.get(digest, 0)
                     if mask & bit:
                         num_blocks -= 1
                         if mask == bit:
-                            self._drop(digest)
+                            del masks[digest]
                         else:
                             masks[digest] = intern(mask & ~bit)
                 else:
@@ -184,15 +182,11 @@ class PrefixIndex:
                 if found & ~mask:
                     self._masks[digest] = self._interned.get(found & ~mask)
                 else:
-                    self._drop(digest)
+                    del self._masks[digest]
         if len(portion) < num_entries:
             self._sweep = None
             self._bits.release(mask)
         return not self._bits.retired
-
-    def _drop(self, digest: bytes) -> None:
-        del self._masks[digest]
-        self._tails.discard(digest)
 
     # ── prompts ──
 
@@ -202,7 +196,8 @@ class PrefixIndex:
         cached: dict[str, int] = {}
         self._pending.expire(now)
         for block_tokens in self.block_sizes:
-            cached |= self._lookup(data, root, block_tokens)
+            for name, count in self._lookup(data, root, block_tokens).items():
+                cached[name] = max(count, cached.get(name, 0))
         for name in cached:
             trust = self._trust.get(name)
             if trust is not None:
@@ -253,32 +248,32 @@ class PrefixIndex:
         return found
 
     def _end(self, found: dict[str, int], mask: int, digest: bytes, data: bytes, path: tuple[int, int]) -> None:
-        """Note the hits of replicas that have no further whole block: with a partly filled one, if it fits."""
+        """Note the hits of replicas that do not have the next block: with the head of another one, if there is one."""
         num_blocks, block_tokens = path
         num_tokens = num_blocks * block_tokens
         rest = data[num_tokens * TOKEN_BYTES : (num_tokens + block_tokens) * TOKEN_BYTES]
-        for size in self._tails.sizes(digest):
-            if size * TOKEN_BYTES > len(rest):
-                continue
-            with_head = self._masks.get(block_digest(digest, rest[: size * TOKEN_BYTES]), 0) & mask
-            if with_head:
-                found |= dict.fromkeys(self._bits.names(with_head), num_tokens + size)
-                mask &= ~with_head
+        for size, chunk in self._heads.nearest(digest, rest) if rest else ():
+            having = self._masks.get(block_digest(digest, chunk), 0)
+            if not having:
+                self._heads.discard(digest, chunk)
+            elif having & mask:
+                found |= dict.fromkeys(self._bits.names(having & mask), num_tokens + size)
+                mask &= ~having
                 if not mask:
                     return
         if num_tokens:
             found |= dict.fromkeys(self._bits.names(mask), num_tokens)
 
 
-def _checked_digest(event: Stored, block_tokens: int) -> bytes:
-    """Return the digest of a stored block. Raises if it is not that of its parent and tokens."""
+def _checked_block(event: StoredEvent, block_tokens: int) -> tuple[bytes, bytes, bytes]:
+    """Return digest, parent's digest and tokens of a block. Raises if the digest is not that of the two others."""
     digest, parent = bytes.fromhex(event.digest), bytes.fromhex(event.parent)
     if not 0 < len(event.tokens) <= block_tokens:
         raise BadEvents(f"A block has {len(event.tokens)} tokens; it must have 1 to {block_tokens}.")
     try:
-        chunk = array("I", event.tokens).tobytes()
+        chunk = little_endian(array("I", event.tokens).tobytes())
     except OverflowError:
         raise BadEvents("A block has a token that is not a number from 0 to 4294967295.") from None
-    if len(parent) != DIGEST_BYTES or block_digest(parent, little_endian(chunk)) != digest:
+    if len(parent) != DIGEST_BYTES or block_digest(parent, chunk) != digest:
         raise BadEvents(f"The block {event.digest} is not the one of its tokens.")
-    return digest
+    return digest, parent, chunk

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from quire.gateway.index.lines import Cleared, EventLine, Removed, Stored
+from quire.gateway.index.lines import ClearedEvent, EventLine, RemovedEvent, StoredEvent
 from quire.gateway.index.prefix_index import BadEvents
 from quire.types.digests import block_digest, little_endian, root_digest
 from quire.types.request import CacheKey
@@ -32,7 +32,7 @@ STORED = (
 REMOVED = ("block_hashes", "medium")
 GPU = (None, "GPU")  # blocks of other media are not counted
 
-Event = Stored | Removed | Cleared
+Event = StoredEvent | RemovedEvent | ClearedEvent
 BlockHash = int | bytes
 
 
@@ -67,12 +67,12 @@ class VllmEvents:
     def _convert(self, kind: str, fields: Mapping[str, Any]) -> list[Event]:
         if kind == "AllBlocksCleared":
             self._digests.clear()
-            return [Cleared()]
+            return [ClearedEvent()]
         if fields.get("medium") not in GPU or fields.get("group_idx"):
             return []
         if kind == "BlockRemoved":
             gone = [self._digests.pop(each, None) for each in fields["block_hashes"]]
-            return [Removed(digest.hex()) for digest in gone if digest is not None]
+            return [RemovedEvent(digest.hex()) for digest in gone if digest is not None]
         return self._stored(fields) if kind == "BlockStored" else []
 
     def _stored(self, fields: Mapping[str, Any]) -> list[Event]:
@@ -90,7 +90,7 @@ class VllmEvents:
             chunk = tokens[number * size : (number + 1) * size]
             parent, digest = digest, block_digest(digest, little_endian(chunk.tobytes()))
             self._digests[block_hash] = digest
-            events.append(Stored(digest.hex(), parent.hex(), tuple(chunk)))
+            events.append(StoredEvent(digest.hex(), parent.hex(), tuple(chunk)))
         return list(events)
 
     def _before(self, fields: Mapping[str, Any]) -> bytes | None:
