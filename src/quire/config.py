@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 from quire.types.expert_memory import expert_bytes_on_host
 from quire.types.formats import ACTIVATION_FORMATS, AUTO, CONVERSIONS, KV_FORMATS, listed
 from quire.types.kinds import PoolKind
+from quire.types.gateway_settings import GatewayConfig, JoinConfig
 from quire.types.sampling_values import OFF
 from quire.types.setting import BadSetting, Setting, setting
 
@@ -321,6 +322,8 @@ class Config:
     device: DeviceConfig = field(default_factory=DeviceConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     serve: ServeConfig = field(default_factory=ServeConfig)
+    join: JoinConfig = field(default_factory=JoinConfig)
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
 
 
 def settings() -> Iterator[Setting]:

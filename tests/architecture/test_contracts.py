@@ -50,6 +50,22 @@ def is_a_policy(source: Source) -> Iterator[str]:
         yield f"{source}: {child.stderr.strip().splitlines()[-1]}"
 
 
+def is_a_balancer(source: Source) -> Iterator[str]:
+    """It chooses the only replica that there is."""
+    if source.name.endswith(".contract"):
+        return
+    script = (
+        "import importlib, sys\n"
+        "from quire.gateway.balancers.contract import BalancedRequest, Replica\n"
+        "balancer = importlib.import_module(sys.argv[1]).make()\n"
+        "assert balancer.choose(BalancedRequest(1), [Replica('a')], 0.0).replica == 'a'\n"
+        "assert balancer.choose(BalancedRequest(1), [], 0.0) is None\n"
+    )
+    child = subprocess.run([sys.executable, "-c", script, source.dotted], capture_output=True, text=True, check=False)
+    if child.returncode:
+        yield f"{source}: {child.stderr.strip().splitlines()[-1]}"
+
+
 EXTENSION_POINTS: dict[str, tuple[Contract, ...]] = {
     "models": (is_documented, imports_alone),
     "quant": (is_documented, imports_alone),
@@ -60,6 +76,7 @@ EXTENSION_POINTS: dict[str, tuple[Contract, ...]] = {
     "text.parsers": (is_documented, imports_alone),
     "bench.load.workloads": (is_documented, imports_alone),
     "gateway.policies": (is_documented, imports_alone, is_a_policy),
+    "gateway.balancers": (is_documented, imports_alone, is_a_balancer),
 }
 
 

@@ -39,7 +39,8 @@ JOINS = {
     ),
     "engine.hub": ("engine.messages", "engine.client", "engine.wire", "engine.readers"),
     "engine.grammars": ("cache", "scheduler", "grammar", "sampling", "runner"),
-    "engine.core": (*PURE, *COMPUTE, "engine.messages", "engine.grammars"),
+    "engine.event_pages": ("cache", "engine.messages"),
+    "engine.core": (*PURE, *COMPUTE, "engine.messages", "engine.grammars", "engine.event_pages"),
     "engine.context": COMPUTE,
     "engine.load": (
         *(*PURE, *COMPUTE, "engine.messages", "engine.grammars", "engine.core", "engine.model_files", "engine.context"),

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.pure
 # Names that several modules define because each fulfils the same contract.
 SHARED = {
     "main": "the entry point of a process or a command",
+    "make": "gateway/balancers: makes a balancer",
     "read": "gateway/policies: reads a condition from the rules file",
     "knows": "text/parsers: recognises a chat template",
     "parser": "text/parsers: makes the parser of an answer",

@@ -20,6 +20,7 @@ COMMANDS = {  # name -> module
     "cpu-large": "quire.bench.cpu_large",
     "cpu-threads": "quire.bench.cpu_threads",
     "front": "quire.bench.front",
+    "relay": "quire.bench.relay",
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",
     "gpu": "quire.bench.gpu",
@@ -30,6 +31,9 @@ COMMANDS = {  # name -> module
     "experts": "quire.bench.experts",
     "states": "quire.bench.states",
     "speculate": "quire.bench.speculate",
+    "fleet": "quire.bench.fleet.command",
+    "fleet-index": "quire.bench.fleet.index_command",
+    "gateway-load": "quire.bench.fleet.gateway_load",
 }
 LLAMA_CPP = ("llama.cpp",)
 PEERS = {  # command -> the engines that it can measure beside ours
@@ -45,16 +49,8 @@ SECTIONS = {  # command -> the parts of it that can be run alone
 }
 # Commands that parse the rest of the command line.
 PARSE_REST = {
-    "cpu-large",
-    "cpu-threads",
-    "gpu",
-    "tune",
-    "gpu-accuracy",
-    "latent",
-    "experts",
-    "states",
-    "speculate",
-    "speculate-gpu",
+    *("cpu-large", "cpu-threads", "gpu", "tune", "gpu-accuracy", "latent", "experts", "states", "speculate", "speculate-gpu"),
+    *("fleet", "gateway-load"),
 }
 
 

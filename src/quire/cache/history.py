@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
 from quire.cache.radix import ROOT_BYTES, PrefixTree, tokens_of
+from quire.types.digests import block_digest, little_endian, root_digest
 from quire.types.events import (
     ROOT,
     BlockRemoved,
@@ -34,17 +36,17 @@ class StoredBlock(NamedTuple):
     owner: CacheKey
     group: int = 0
 
-    def event(self, sequence: int) -> BlockStored:
-        """Return it as an event for routers."""
-        return BlockStored(
-            sequence=sequence,
-            node=int.from_bytes(self.node, "big"),
-            parent=int.from_bytes(self.parent, "big") if self.parent else ROOT,
-            block=self.block,
-            tokens=tokens_of(self.edge[len(self.parent) or ROOT_BYTES :]),
-            key=self.owner,
-            group=self.group,
-        )
+    def event(self, sequence: int, digests: dict[int, bytes] | None = None) -> BlockStored:
+        """Return it as an event for routers. With the digests of the nodes before it, it has one too, and adds it."""
+        node = int.from_bytes(self.node, "big")
+        parent = int.from_bytes(self.parent, "big") if self.parent else ROOT
+        chunk = self.edge[len(self.parent) or ROOT_BYTES :]
+        digest = parent_digest = b""
+        if digests is not None and not self.group:
+            parent_digest = digests[parent] if parent != ROOT else root_digest(self.owner)
+            digest = digests[node] = block_digest(parent_digest, little_endian(chunk))
+        tokens = tokens_of(chunk)
+        return BlockStored(sequence, node, parent, self.block, tokens, self.owner, self.group, digest, parent_digest)
 
 
 def stored_block(tree: PrefixTree, node: int, owner: CacheKey) -> StoredBlock:
@@ -53,11 +55,18 @@ def stored_block(tree: PrefixTree, node: int, owner: CacheKey) -> StoredBlock:
 
 
 class History:
-    """The newest events and evictions. Only the cache writes to it."""
+    """The newest events and evictions. Only the cache writes to it.
+
+    Digests are computed when events are read: recording does not pay for them, and without a reader there are none. A
+    digest needs its parent's: if events were dropped unread, `rebase` computes all of them again.
+    """
 
     def __init__(self) -> None:
         self.sequence = 0  # of the newest event
         self._events: deque[StoredBlock | CacheEvent] = deque(maxlen=MAX_EVENTS)  # the last one has number `sequence`
+        self._read: deque[CacheEvent] = deque(maxlen=MAX_EVENTS)  # with digests; the last one has number `_num_read`
+        self._num_read = 0
+        self._digests: dict[int, bytes] = {}  # of all nodes after event `_num_read`
         self._evictions: OrderedDict[bytes, float] = OrderedDict()  # edge -> time
 
     def record_stored(
@@ -104,13 +113,42 @@ class History:
     def since(self, sequence: int) -> list[CacheEvent] | None:
         """Return the events after `sequence`, oldest first. None: some are dropped, or it is of another history."""
         num_missed = self.sequence - sequence
-        if not 0 <= num_missed <= len(self._events):
+        if not num_missed:
+            return []
+        if not self._read_new() or not 0 <= num_missed <= len(self._read):
             return None
-        missed = islice(self._events, len(self._events) - num_missed, None)
-        return [
-            each.event(number) if isinstance(each, StoredBlock) else each
-            for number, each in enumerate(missed, sequence + 1)
-        ]
+        return list(islice(self._read, len(self._read) - num_missed, None))
+
+    def rebase(self, stored: Iterable[StoredBlock]) -> list[CacheEvent]:
+        """Return the events of all present nodes, parents first, and continue from them."""
+        digests: dict[int, bytes] = {}
+        events: list[CacheEvent] = [each.event(self.sequence, digests) for each in stored]
+        if not self._read_new():
+            self._read.clear()
+            self._digests, self._num_read = digests, self.sequence
+        return events
+
+    def _read_new(self) -> bool:
+        """Compute the digests of new events. False: some were dropped before that."""
+        num_new = self.sequence - self._num_read
+        if num_new > len(self._events):
+            return False
+        for _ in range(len(self._events) - num_new):
+            self._events.popleft()
+        while self._events:
+            self._num_read += 1
+            self._read.append(self._with_digest(self._events.popleft()))
+        return True
+
+    def _with_digest(self, event: StoredBlock | CacheEvent) -> CacheEvent:
+        match event:
+            case StoredBlock():
+                return event.event(self._num_read, self._digests)
+            case BlockRemoved(_, node, 0):
+                return event._replace(digest=self._digests.pop(node))
+            case CacheCleared():
+                self._digests.clear()
+        return event
 
     def eviction_time(self, edge: bytes) -> float | None:
         """Return when the block at this edge was evicted, if that is still recorded."""

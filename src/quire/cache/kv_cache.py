@@ -327,7 +327,7 @@ class KVCache:
     def snapshot(self) -> list[CacheEvent]:
         """Return the events that build the present tree, parents first, all with the newest sequence number."""
         nodes, sequence = list(self._tree.in_order()), self.history.sequence
-        events: list[CacheEvent] = [stored_block(self._tree, *node).event(sequence) for node in nodes]
+        events = self.history.rebase(stored_block(self._tree, *node) for node in nodes)
         return events if self._columns is None else events + self._columns.events(nodes, sequence)
 
     def stats(self) -> CacheStats:

@@ -23,13 +23,12 @@ from quire.engine.live import Delivery, Sink
 from quire.engine.messages import (
     Accepted,
     Alive,
+    Answer,
     Cancel,
     Cancelled,
-    Changed,
     Counters,
     Dead,
     EngineDied,
-    Explained,
     Failed,
     Inward,
     Loading,
@@ -37,7 +36,6 @@ from quire.engine.messages import (
     Outward,
     Question,
     Ready,
-    Resized,
     Snapshot,
     Submit,
     Unanswered,
@@ -270,7 +268,7 @@ class Client:
                     if not self._cancels[request_id]:
                         del self._cancels[request_id]
                 cancel.answer.set_result(found)
-            case Counters() | Explained() | Changed() | Resized():
+            case answered if isinstance(answered, Answer):
                 with self._lock:
                     answer = self._questions.popleft()
                 if isinstance(message, Counters) and self._restarts is not None:

@@ -16,6 +16,7 @@ from typing import Protocol, assert_never
 import numpy as np
 
 from quire.cache.kv_cache import KVCache
+from quire.engine.event_pages import EventPages
 from quire.engine.grammars import Grammars
 from quire.engine.messages import (
     Accepted,
@@ -36,6 +37,8 @@ from quire.engine.messages import (
     Outward,
     PinPrefix,
     Probe,
+    ReadEvents,
+    ReadLoad,
     Resize,
     Resized,
     Shutdown,
@@ -51,6 +54,7 @@ from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.whole_texts import WholeTextScheduler
 from quire.types.errors import DuplicateRequest, InvalidRequest, QuireError, WrongKind
 from quire.types.kinds import RequestKind
+from quire.types.load import LoadReport
 from quire.types.output import Finished, split_outcomes
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, StepPlan, StepResult
@@ -109,6 +113,7 @@ class EngineCore:
         self._vocab_size = vocab_size
         self._depth = depth  # steps in flight: 1 where a launch computes the step, 2 where it only starts it
         self._flights: deque[tuple[StepPlan, Flight]] = deque()
+        self._event_pages = EventPages(cache)
         self._tally = Tally()
         self._plan_seconds, self._run_seconds, self._commit_seconds = (Histogram(STEP_SECONDS) for _ in range(3))
         self._out: list[Outward] = []
@@ -134,6 +139,10 @@ class EngineCore:
                 self._out.append(self._ask_cache(message, now))
             case Resize(num_blocks):
                 self._out.append(self._resize(num_blocks, now))
+            case ReadEvents():
+                self._out.append(self._event_pages.read(message))
+            case ReadLoad():
+                self._out.append(self.load())
             case Probe():
                 self._out.append(Alive())
             case Shutdown():
@@ -354,6 +363,22 @@ class EngineCore:
     def check(self) -> None:
         """Check all invariants of scheduler and cache. Expensive: for tests and debugging."""
         self._scheduler.check()
+
+    def load(self) -> LoadReport:
+        """Return the load for gateways."""
+        blocks = self._cache.stats()
+        return LoadReport(
+            epoch=self._event_pages.epoch,
+            sequence=blocks.sequence,
+            **asdict(self._scheduler.load()),
+            block_tokens=self._cache.block_tokens,
+            num_blocks=blocks.num_blocks,
+            num_free_blocks=blocks.num_free,
+            num_held_blocks=blocks.num_held,
+            computed_tokens=self._tally.computed_tokens,
+            hit_tokens=blocks.hit_tokens,
+            queried_tokens=blocks.queried_tokens,
+        )
 
     def counters(self) -> Counters:
         """Return the counters for metrics."""

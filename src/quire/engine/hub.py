@@ -113,7 +113,7 @@ class Hub:
     def _submit(self, front: bytes, message: Submit) -> None:
         request_id = message.request.id
         try:
-            self._client.submit(message.request, _FrontSink(self, front, message.request.sampling.n))
+            self._client.submit(message.request, _FrontSink(self, front, len(message.request.unfinished_samples)))
         except QuireError as error:
             self._queue(front, Failed(request_id, None, error))
         else:

@@ -44,8 +44,9 @@ class LiveRequest:
     num_blamed: int = 0  # consecutive engines that died while it alone was on trial
 
     def __post_init__(self) -> None:
-        self.num_open = self.request.sampling.n
-        self.outputs = [array("I") for _ in range(self.num_open)]
+        resumed = self.request.resumed or ((),) * self.request.sampling.n
+        self.outputs = [None if output is None else array("I", output) for output in resumed]
+        self.num_open = len(self.request.unfinished_samples)
 
     @property
     def num_new(self) -> int:

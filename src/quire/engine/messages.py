@@ -1,16 +1,17 @@
 """All messages between an engine and its clients: a closed set.
 
     in    Configure   Hello   Submit   Cancel   Snapshot   Explain   PinPrefix   UnpinPrefix   Flush   Resize
-          Probe   Shutdown
+          ReadEvents   ReadLoad   Probe   Shutdown
     out   Loading*  Ready   (Accepted (Tokens* Finished | Failed){n} | Failed)*   Cancelled   Counters   Explained
-          Changed   Resized   Unanswered   Alive   Dead
+          Changed   Resized   CacheEvents   LoadReport   Unanswered   Alive   Dead
 
 Every Submit is answered by Failed, or by Accepted and then, for each of its n samples, by one Finished or Failed. A
 constrained request is answered when its grammar is compiled, so a later request may be Accepted before it; one whose
 grammar does not compile is Failed, never Accepted. Every Cancel is answered by Cancelled. Questions are answered in
-order: Snapshot by Counters, Explain by Explained, Resize by Resized, the others by Changed, or any of them by
-Unanswered. A Probe is answered by Alive, between two steps. Where several fronts share an engine (hub.py), each sends
-Hello; it receives Loading when the engine has died or does not respond, and Ready when it responds again.
+order: Snapshot by Counters, Explain by Explained, Resize by Resized, ReadEvents by CacheEvents, ReadLoad by LoadReport,
+the others by Changed, or any of them by Unanswered. A Probe is answered by Alive, between two steps. Where several
+fronts share an engine (hub.py), each sends Hello; it receives Loading when the engine has died or does not respond, and
+Ready when it responds again.
 Within one process messages are these objects; only a socket encodes them. Tokens and Finished are in `types/output.py`:
 the text side decodes them and does not know the engine.
 """
@@ -23,6 +24,7 @@ from quire.config import Config
 from quire.observe.histogram import EMPTY_HISTOGRAM, HistogramValue
 from quire.types.errors import QuireError
 from quire.types.kinds import RequestKind
+from quire.types.load import LoadReport
 from quire.types.output import Finished, Tokens
 from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin
 
@@ -103,6 +105,23 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadEvents:
+    """Send the cache events after a position; if that is unknown or too old, the first part of a snapshot.
+
+    `part` above 0: send the part after that one of the snapshot at the position.
+    """
+
+    epoch: str = ""
+    after: int = 0
+    part: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLoad:
+    """Send LoadReport."""
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Ask for Alive, which the step loop sends between two steps. Sent by the process watcher (watch.py)."""
 
@@ -112,7 +131,7 @@ class Shutdown:
     """End every request, then the loop."""
 
 
-Question = Snapshot | Explain | PinPrefix | UnpinPrefix | Flush | Resize
+Question = Snapshot | Explain | PinPrefix | UnpinPrefix | Flush | Resize | ReadEvents | ReadLoad
 Inward = Configure | Hello | Submit | Cancel | Question | Probe | Shutdown
 
 
@@ -267,6 +286,18 @@ class Resized:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheEvents:
+    """Events of the blocks of all tokens: numbers `after` + 1 to `last`, or a part of a snapshot at `last`."""
+
+    epoch: str  # of the engine process
+    after: int
+    last: int
+    part: tuple[int, int] | None = None  # of a snapshot: number from 1, count
+    # kind ("stored", "removed", "cleared"), digest, digest of its parent, tokens (little endian)
+    events: tuple[tuple[str, bytes, bytes, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Unanswered:
     """A question could not be answered: no engine is running now."""
 
@@ -310,4 +341,5 @@ class Dead:
 
 
 News = Accepted | Tokens | Finished | Failed  # messages about one request
-Outward = Loading | Ready | News | Cancelled | Counters | Explained | Changed | Resized | Unanswered | Alive | Dead
+Answer = Counters | Explained | Changed | Resized | CacheEvents | LoadReport  # to questions
+Outward = Loading | Ready | News | Cancelled | Answer | Unanswered | Alive | Dead

@@ -14,7 +14,7 @@ import msgspec
 
 from quire.engine import messages
 from quire.engine.messages import Inward, Outward
-from quire.types import output
+from quire.types import load, output
 from quire.types.errors import QuireError
 
 KINDS: tuple[type[Any], ...] = (
@@ -44,6 +44,10 @@ KINDS: tuple[type[Any], ...] = (
     messages.Dead,
     messages.Probe,
     messages.Alive,
+    messages.ReadEvents,
+    messages.CacheEvents,
+    messages.ReadLoad,
+    load.LoadReport,
 )
 _KIND_OF = {kind: place for place, kind in enumerate(KINDS)}
 

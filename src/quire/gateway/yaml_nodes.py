@@ -17,19 +17,28 @@ class BadRoutes(BadSetting):
     """The routes file is invalid."""
 
     code = "bad_routes"
+    setting = "routes"
 
     def __init__(self, place: str, line: int | None, problem: str) -> None:
         at = place if line is None else f"{place}, line {line}"
-        super().__init__(f"{at}: {problem}", field="routes")
+        super().__init__(f"{at}: {problem}", field=self.setting)
         self.line = line
+
+
+class BadFleet(BadRoutes):
+    """The fleet file is invalid."""
+
+    code = "bad_fleet"
+    setting = "fleet"
 
 
 class YamlNode:
     """A value in the file, and its position."""
 
-    def __init__(self, file: str, node: yaml.Node) -> None:
+    def __init__(self, file: str, node: yaml.Node, error: type[BadRoutes] = BadRoutes) -> None:
         self.file = file
         self._node = node
+        self._error = error
 
     @property
     def line(self) -> int:
@@ -38,7 +47,7 @@ class YamlNode:
 
     def error(self, problem: str) -> BadRoutes:
         """An error about this value, to be raised."""
-        return BadRoutes(self.file, self.line, problem)
+        return self._error(self.file, self.line, problem)
 
     @property
     def is_mapping(self) -> bool:
@@ -51,19 +60,19 @@ class YamlNode:
             raise self.error(f"expected a mapping{f' of {_listed(known)}' if known else ''}.")
         found: dict[str, YamlNode] = {}
         for key, value in self._node.value:
-            key_node = YamlNode(self.file, key)
+            key_node = YamlNode(self.file, key, self._error)
             name = key_node.text()
             if known and name not in known:
                 raise key_node.error(f"there is no {name!r} here: choose from {_listed(known)}.")
             if name in found:
                 raise key_node.error(f"{name!r} appears twice.")
-            found[name] = YamlNode(self.file, value)
+            found[name] = YamlNode(self.file, value, self._error)
         return found
 
     def items(self) -> list[YamlNode]:
         """A list's values. Any other value counts as a list of one."""
         if isinstance(self._node, yaml.SequenceNode):
-            return [YamlNode(self.file, each) for each in self._node.value]
+            return [YamlNode(self.file, each, self._error) for each in self._node.value]
         return [self]
 
     def text(self) -> str:
@@ -100,27 +109,27 @@ class YamlNode:
         return str(self._node.value)
 
 
-def read_yaml(path: Path) -> YamlNode:
-    """The root value of a file."""
+def read_yaml(path: Path, kind: type[BadRoutes] = BadRoutes) -> YamlNode:
+    """The root value of a file. `kind`: of the errors in it."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadRoutes(str(path), None, f"it cannot be read: {error}") from None
-    return parse_yaml(text, path.name)
+        raise kind(str(path), None, f"it cannot be read: {error}") from None
+    return parse_yaml(text, path.name, kind)
 
 
-def parse_yaml(text: str, file: str = "routes.yaml") -> YamlNode:
+def parse_yaml(text: str, file: str = "routes.yaml", kind: type[BadRoutes] = BadRoutes) -> YamlNode:
     """The root value of a text."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise BadRoutes(file, mark.line + 1 if mark else None, f"this is not YAML: {error.problem}.") from None
+        raise kind(file, mark.line + 1 if mark else None, f"this is not YAML: {error.problem}.") from None
     except yaml.YAMLError as error:
-        raise BadRoutes(file, None, f"this is not YAML: {error}") from None
+        raise kind(file, None, f"this is not YAML: {error}") from None
     if node is None:
-        raise BadRoutes(file, None, "it is empty.")
-    return YamlNode(file, node)
+        raise kind(file, None, "it is empty.")
+    return YamlNode(file, node, kind)
 
 
 def _listed(names: Collection[str]) -> str:

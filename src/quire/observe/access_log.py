@@ -11,7 +11,7 @@ from quire.observe.record import Record
 PROBE_PATHS = ("/health", "/ready", "/metrics")  # requested by machines every few seconds
 OMITTED = (
     *("at", "arrived", "decoded", "submitted", "first_token", "ended"),  # moments; the log has durations
-    *("sampling", "tracestate", "prompts", "salt", "session"),
+    *("sampling", "tracestate", "span", "prompts", "salt", "session"),
 )
 LOGGED = tuple(each.name for each in fields(Record) if each.name not in OMITTED)
 EMPTY: tuple[object, ...] = (None, "", 0, [])

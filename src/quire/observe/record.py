@@ -36,6 +36,7 @@ class Record:
     client_id: str | None = None  # the client's id for the request, from the body
     traceparent: str = ""  # the caller's trace context (W3C)
     tracestate: str = ""
+    span: tuple[str, str] | None = None  # ids of the trace and of this request's span, if others know them already
     operation: str | None = None  # "chat" or "text_completion", if the request runs a model
     sampling: SamplingParams | None = None
     streams: bool = False

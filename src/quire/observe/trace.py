@@ -7,6 +7,7 @@ span contains a prompt or an answer.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -42,7 +43,10 @@ class Traces:
 
         default = Resource.create({"service.name": "quire", "service.version": __version__})
         resource = default.merge(OTELResourceDetector().detect())  # the operator's names take precedence
-        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._ids = _Ids()
+        # The package is optional, so `_Ids` cannot have its class as a base.
+        ids: Any = self._ids
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=ids)
         self._provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=MAX_WAITING))
         self._tracer = self._provider.get_tracer("quire", __version__)
         self._parent_of = TraceContextTextMapPropagator().extract
@@ -54,6 +58,7 @@ class Traces:
             return
         otel = self._otel
         caller = {"traceparent": record.traceparent, "tracestate": record.tracestate}
+        self._ids.next = record.span
         span = self._tracer.start_span(
             _span_name(record),
             self._parent_of(caller),
@@ -75,6 +80,26 @@ class Traces:
     def close(self) -> None:
         """Send the remaining spans."""
         self._provider.shutdown()
+
+
+class _Ids:
+    """Makes ids of traces and spans: random ones, or those of a span that other servers have as a parent already."""
+
+    def __init__(self) -> None:
+        self.next: tuple[str, str] | None = None  # of the next span, in hex
+
+    def generate_span_id(self) -> int:
+        """The id of the next span."""
+        span, self.next = self.next, None
+        return int(span[1], 16) if span else secrets.randbits(64) or 1
+
+    def generate_trace_id(self) -> int:
+        """The id of the next trace."""
+        return int(self.next[0], 16) if self.next else secrets.randbits(128) or 1
+
+    def is_trace_id_random(self) -> bool:
+        """Are its trace ids random?"""
+        return True
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 
 from quire.config import SchedulerConfig
+from quire.scheduler.pace import Pace
 
 MAX_IDLE_KEYS = 4096  # whose counters are remembered
 
@@ -18,6 +19,7 @@ class StepTimeModel:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0  # sums; x: tokens, y: seconds
         self._service_seconds = 0.0
         self.tokens_per_second = 0.0
+        self.pace = Pace()
 
     def record_step(self, num_tokens: int, seconds: float) -> None:
         """Learn from a step of `num_tokens` that took `seconds`."""

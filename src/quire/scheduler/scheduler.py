@@ -23,7 +23,7 @@ from quire.scheduler.queues import QueueScan, RunningList, WaitingQueue
 from quire.scheduler.request_state import Phase, RequestState
 from quire.scheduler.request_table import RequestTable
 from quire.scheduler.speculation import Speculation
-from quire.scheduler.stats import SchedulerStats
+from quire.scheduler.stats import SchedulerLoad, SchedulerStats, measure_load
 from quire.scheduler.step_builder import StepBuilder
 from quire.types.errors import DeadlineExceeded, DuplicateRequest
 from quire.types.request import FinishReason, GenerateRequest
@@ -130,6 +130,7 @@ class Scheduler:
         assert result.number == plan.number, f"step {plan.number} is due, but the result of {result.number} arrived"
         if result.is_typical:
             self._step_times.record_step(plan.num_tokens, result.seconds)
+            self._step_times.pace.record_step(plan, result)
             self._speculation.record_step(plan.parts, plan.num_tokens, result.seconds, step.is_overlapped)
         report = self._outcomes.append
         for state, part, part_result in zip(step.states, plan.parts, result.parts, strict=True):
@@ -382,14 +383,13 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """Return figures for metrics."""
-        return SchedulerStats(
-            num_running=len(self._running),
-            num_waiting=len(self._waiting),
-            num_in_flight=len(self._in_flight),
-            num_preemptions=self._num_preemptions,
-            promised_wait=self._admission.promised_wait(self._waiting, self._step_times),
-            drafts=self._speculation.stats(),
-        )
+        promised_wait = self._admission.promised_wait(self._waiting, self._step_times)
+        counts = (len(self._running), len(self._waiting), len(self._in_flight), self._num_preemptions)
+        return SchedulerStats(*counts, promised_wait, self._speculation.stats())
+
+    def load(self) -> SchedulerLoad:
+        """Return figures for gateways."""
+        return measure_load(self._waiting, self._running, self._config.max_rows, self._step_times)
 
     def check(self) -> None:
         """Assert all invariants, the cache's too. Expensive: for tests, and for an idle engine."""

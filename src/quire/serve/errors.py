@@ -109,6 +109,17 @@ class ModelLoading(QuireError):
         self.retry_after = retry_after
 
 
+class NotLoaded(QuireError):
+    """The model has no engine now. Its first request loads it."""
+
+    code = "model_not_loaded"
+    status = 503
+    retry_after = 2.0
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The model {name} is not loaded: it has neither a cache nor a load. A request loads it.")
+
+
 class NoRoom(QuireError):
     """Models in use occupy the memory that this one needs."""
 

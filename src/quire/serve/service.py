@@ -108,7 +108,14 @@ class Service:
         self, exchange: Exchange, ask: Ask, model_text: ModelText, max_tokens: int | None = None
     ) -> list[Prompt]:
         """The request's prompts as tokens. `max_tokens`: a prompt that is far longer is refused early."""
+        if exchange.note.prompts and await self._has_same_text(exchange.note.text_digest, model_text):
+            return exchange.note.prompts
         return await self.run_sized(exchange, partial(encode_prompts, ask, model_text, max_tokens))
+
+    async def _has_same_text(self, digest: str, model_text: ModelText) -> bool:
+        """Did a gateway encode with this tokenizer and template?"""
+        own = await self._threads.run(lambda: model_text.digest, 0 if model_text.has_digest else LONG_TEXT, LONG_TEXT)
+        return bool(own) and own == digest
 
     async def run_sized(self, exchange: Exchange, work: Callable[[], T]) -> T:
         """Run work whose time grows with the request's body: in a thread if the body is large."""

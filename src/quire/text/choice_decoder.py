@@ -6,7 +6,7 @@ behind while a character is incomplete, or a stop string or a mark may be beginn
 
 from __future__ import annotations
 
-import secrets
+import hashlib
 from collections.abc import Sequence
 
 from quire.text.output_format import OutputFormat
@@ -43,6 +43,7 @@ class ChoiceDecoder:
         self._scored: tuple[ScoredToken, ...] = ()
         self._is_parallel = output_format.parallel
         self._num_calls = 0
+        self._call_seed = output_format.call_seed
         self._is_in_call = False  # the last piece belonged to a call
         self._has_enough = False  # a second call began, and calls are not parallel
 
@@ -96,7 +97,7 @@ class ChoiceDecoder:
                 return
             self._is_in_call = isinstance(piece, CallStart | ArgumentsPiece)
             if isinstance(piece, CallStart):
-                call_id = f"call_{secrets.token_hex(12)}"
+                call_id = self._call_id(self._num_calls)
                 out.append(ToolDelta(self.choice, self._num_calls, "", call_id, piece.name, self._tokens, self._scored))
                 self._num_calls += 1
             elif isinstance(piece, ArgumentsPiece):
@@ -106,6 +107,11 @@ class ChoiceDecoder:
                 self.num_reasoning += len(self._tokens) if kind is ReasoningDelta else 0
                 _append_text(out, kind(self.choice, piece.text, self._tokens, self._scored))
             self._tokens, self._scored = (), ()
+
+    def _call_id(self, call: int) -> str:
+        """The id of a call: random, and the same when another server continues the answer."""
+        facts = f"{self._call_seed}/{self.choice}/{call}".encode()
+        return f"call_{hashlib.blake2b(facts, digest_size=12).hexdigest()}"
 
     def _add_arguments(self, text: str, out: list[Event]) -> None:
         """Append arguments of a call, joined with the event before if that has arguments too."""

@@ -5,7 +5,7 @@ All of this runs beside the engine, not in it: encoding, templates and detokeniz
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -51,6 +51,7 @@ class ModelText:
         self.defaults = defaults
         self.embedding = EmbeddingRules()  # of models that make vectors
         self.eos_ids = tuple(sorted({*eos_ids, *(tokenizer.eos_ids if tokenizer else ())}))
+        self._pack: Callable[[], bytes] | None = None  # makes the bundle of the files that it was read from
 
     @classmethod
     def from_files(
@@ -60,6 +61,25 @@ class ModelText:
 
         The preset is read from the folder in both cases. `uses_defaults`: apply the model's own sampling defaults.
         """
+        made = cls._from_files(folder, metadata, eos_ids, is_gguf=is_gguf, uses_defaults=uses_defaults)
+        arguments = (folder, metadata, eos_ids)
+        made._pack = lambda: _bundles().pack_text(*arguments, is_gguf=is_gguf, uses_defaults=uses_defaults)
+        return made
+
+    @classmethod
+    def from_bundle(cls, data: bytes, folder: Path) -> ModelText:
+        """Read the text side that another process has packed. `folder` gets its files."""
+        bundle = _bundles().read_bundle(data)
+        bundle.write_files(folder)
+        more = {"is_gguf": bundle.is_gguf, "uses_defaults": bundle.uses_defaults}
+        made = cls._from_files(folder, bundle.metadata, bundle.eos_ids, **more)
+        made._pack = lambda: data
+        return made
+
+    @classmethod
+    def _from_files(
+        cls, folder: Path, metadata: Mapping[str, Any], eos_ids: Sequence[int], *, is_gguf: bool, uses_defaults: bool
+    ) -> ModelText:
         preset = read_preset(folder)
         defaults = read_sampling_defaults(folder, metadata, preset, of_model=uses_defaults)
         if is_gguf:
@@ -77,6 +97,21 @@ class ModelText:
     def _with_rules(self, folder: Path, metadata: Mapping[str, Any]) -> ModelText:
         self.embedding = read_rules(folder, metadata)
         return self
+
+    @cached_property
+    def bundle(self) -> bytes:
+        """The files that it was read from, packed for a gateway; empty if it was not read from files."""
+        return b"" if self._pack is None else self._pack()
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal digests make equal tokens. Takes up to 0.1 s at first: call it in a thread."""
+        return str(_bundles().bundle_digest(self.bundle)) if self.bundle else ""
+
+    @property
+    def has_digest(self) -> bool:
+        """Is its digest known already?"""
+        return "digest" in self.__dict__
 
     @cached_property
     def style(self) -> ToolStyle:
@@ -157,6 +192,10 @@ class NullDetokenizer:
     def flush(self) -> str:
         """Return nothing: no text is held back."""
         return ""
+
+
+def _bundles() -> Any:
+    return import_module("quire.text.bundle")  # at first use: only servers behind a gateway need it
 
 
 def _go_template(source: str) -> GoChatTemplate:

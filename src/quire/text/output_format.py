@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ class OutputFormat:
     parser: Callable[[], Parser] | None = None  # None: all of it is text
     shown: Collection[int] = ()  # special tokens whose names the parser must see
     parallel: bool = True  # False: the answer ends before a second call
+    call_seed: str = field(default_factory=partial(secrets.token_hex, 12))  # of the ids of its calls
     with_scores: bool = True  # events have scored tokens, if the sampling parameters request logprobs
 
     def scores(self, logprobs: Sequence[TokenLogprobs]) -> tuple[ScoredToken, ...]:

@@ -5,6 +5,8 @@ snapshot: the events that build the present tree, parents first.
 
 A model may have groups of layers beside those that read all tokens. A node then has more than its block of group 0: at
 most one block of each window group, and checkpoints of the state. They are removed with the node, or before it.
+
+A node also has a digest (`types/digests.py`), the same on every engine: by it an index of many engines knows the node.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ class BlockStored(NamedTuple):
     tokens: tuple[int, ...]  # fewer than a block holds: the end of a context, or the head before a checkpoint
     key: CacheKey
     group: int = 0  # 0: all tokens, and the node itself; from 1 on: window groups
+    digest: bytes = b""  # of the node; of group 0 alone
+    parent_digest: bytes = b""  # of the node before it, or of the root
 
 
 class BlockRemoved(NamedTuple):
@@ -34,6 +38,7 @@ class BlockRemoved(NamedTuple):
     sequence: int
     node: int
     group: int = 0
+    digest: bytes = b""  # of the node; of group 0 alone
 
 
 class CheckpointStored(NamedTuple):

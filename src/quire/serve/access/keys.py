@@ -24,7 +24,11 @@ from quire.serve.errors import Unauthorized
 from quire.types.request import CacheKey
 
 PREFIX = "quire-"
-POSITIVE = ("weight", "requests_per_minute", "tokens_per_minute", "max_concurrent", "max_n")
+POSITIVE = (
+    *("weight", "requests_per_minute", "tokens_per_minute", "max_concurrent", "max_n"),
+    *("token_budget", "money_budget"),
+)
+PERIODS = ("day", "month", "total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,9 @@ class ApiKey:
     max_concurrent: int | None = None
     max_n: int | None = None
     salt: str | None = None  # keys with equal salts share cached prefixes; None: the key's name
+    token_budget: int | None = None  # tokens in a budget_period, at a gateway
+    money_budget: float | None = None  # money in a budget_period, at a gateway with prices
+    budget_period: str = "month"  # or day, or total
     admin: bool = False  # may see and change settings, the whole cache, models, and metrics if they are for admins
 
     def cache_key(self, salt: str) -> CacheKey:
@@ -79,8 +86,8 @@ class ApiKeys:
         return found
 
 
-def read_keys(config: ServeConfig) -> ApiKeys:
-    """The keys of the setting api_key, and those of the file."""
+def read_keys(config: ServeConfig, keeps_budgets: bool = False) -> ApiKeys:
+    """The keys of the setting api_key, and those of the file. `keeps_budgets`: of a gateway, which has a ledger."""
     listed = [secret for part in (config.api_key or "").split(",") if (secret := part.strip())]
     plain = [ApiKey(f"key-{place}", hash_of(secret), admin=True) for place, secret in enumerate(listed, 1)]
     keys = [*plain, *(_read_file(Path(config.api_keys).expanduser()) if config.api_keys else ())]
@@ -89,6 +96,12 @@ def read_keys(config: ServeConfig) -> ApiKeys:
         duplicate = next((value for value in values if values.count(value) > 1), None)
         if duplicate is not None:
             raise BadSetting(f"Two API keys have the same {field}: {duplicate}.", field="api_keys")
+    limited = next((key.name for key in keys if key.token_budget is not None or key.money_budget is not None), None)
+    if limited is not None and not keeps_budgets:
+        raise BadSetting(
+            f"The key {limited} has a budget, which only `quire gateway` keeps. Remove it from the keys of a server.",
+            field="api_keys",
+        )
     return ApiKeys(keys)
 
 
@@ -138,4 +151,6 @@ def _key(table: Mapping[str, Any], path: Path, place: int) -> ApiKey:
         value = getattr(key, name)
         if value is not None and not 0 < value < float("inf"):
             raise BadSetting(f"{name} of key {place} in {path} must be a positive number.", field="api_keys")
+    if key.budget_period not in PERIODS:
+        raise BadSetting(f"budget_period of key {place} in {path} is none of {', '.join(PERIODS)}.", field="api_keys")
     return replace(key, sha256=key.sha256.lower())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 from functools import partial
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -21,6 +22,8 @@ from quire.serve.http.exchange import Exchange
 from quire.serve.residency.contract import RETRY_SECONDS
 from quire.serve.service import Service
 from quire.types.errors import InvalidRequest, QuireError
+
+BUNDLE = "application/x-quire-text"
 
 
 def error_body(error: QuireError) -> bytes:
@@ -125,6 +128,18 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
             tokens = (await service.prompts(exchange, ask, engine.model_text))[0].tokens
         reply = {"count": len(tokens), "max_model_len": engine.client.ready.max_context, "tokens": tokens}
     await exchange.respond(await service.run_sized(exchange, partial(msgspec.json.encode, reply)))
+
+
+async def show_text(service: Service, exchange: Exchange) -> None:
+    """The files that a model's tokenizer and template are read from, packed for a gateway."""
+    require_admin(exchange)
+    name = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1"))).get("model", "")
+    async with service.models.using(name) as (_, engine):
+        model_text = engine.model_text
+        digest = await asyncio.to_thread(lambda: model_text.digest)
+    if not digest:
+        raise InvalidRequest(f"The model {name} was not read from files.", field="model")
+    await exchange.respond(model_text.bundle, BUNDLE, more={"x-quire-digest": digest})
 
 
 async def detokenize(service: Service, exchange: Exchange) -> None:

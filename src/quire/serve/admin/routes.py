@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from quire import __version__
-from quire.serve.admin import cache, native
+from quire.serve.admin import cache, fleet, native
 from quire.serve.admin.prompt_body import PromptBody
 from quire.serve.admin.request_log import LINES, show_request_log
 from quire.serve.dialects.body import schema_of
@@ -57,8 +57,11 @@ OWN_ROUTES = (
     OwnRoute("GET", "/openapi.json", openapi),
     OwnRoute("POST", "/tokenize", native.tokenize, native.TokenizeBody),
     OwnRoute("POST", "/detokenize", native.detokenize, native.DetokenizeBody),
+    OwnRoute("GET", "/v1/text", native.show_text, content_type=native.BUNDLE),
     OwnRoute("GET", "/v1/requests", show_request_log, content_type=LINES),
+    OwnRoute("GET", "/v1/load", fleet.show_load),
     OwnRoute("GET", "/v1/cache", cache.cache_stats),
+    OwnRoute("GET", "/v1/cache/events", fleet.stream_events, content_type=LINES),
     OwnRoute("POST", "/v1/cache/explain", cache.explain_prompt, PromptBody),
     OwnRoute("POST", "/v1/cache/pin", cache.pin_prompt, cache.PinBody),
     OwnRoute("POST", "/v1/cache/unpin", cache.unpin_prompt, PromptBody),

@@ -46,11 +46,14 @@ class Feed:
         self._is_abandoned = False
         self.first_token: float | None = None  # time of the first token
 
-    def submit(self) -> None:
-        """Submit all requests. If one is refused, those before it are cancelled."""
-        for request in self._requests:
+    def submit(self, resumed: Sequence[GenerateRequest] | None = None) -> None:
+        """Submit all requests. If one is refused, those before it are cancelled.
+
+        `resumed`: submit these in their place, which continue an answer that another server began.
+        """
+        for request in self._requests if resumed is None else resumed:
             self._first_choices[request.id] = len(self._last_token)
-            self._num_open[request.id] = request.sampling.n
+            self._num_open[request.id] = len(request.unfinished_samples)
             self._last_token += [0.0] * request.sampling.n
             try:
                 self._client.submit(request, self._receive)

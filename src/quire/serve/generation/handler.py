@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from quire.observe.record import Record
 from quire.serve.access.keys import ApiKey
@@ -27,6 +28,10 @@ from quire.serve.generation.feed import Feed
 from quire.serve.generation.response_state import ResponseState
 from quire.serve.generation.routing import with_fallback
 from quire.serve.http.exchange import Exchange
+from quire.serve.relayed.frames import USAGE
+from quire.serve.relayed.journal import Journal, resumed_requests
+from quire.serve.relayed.note import NO_NOTE, RelayNote
+from quire.serve.relayed.stream import FramedStream, PlainStream, StreamForm
 from quire.serve.residency.models import ModelEngine, ModelIdentity
 from quire.serve.service import Service
 from quire.text.answer_collector import AnswerCollector
@@ -44,7 +49,7 @@ async def generate(service: Service, exchange: Exchange, endpoint: GenerateEndpo
     """Handle a request that runs the model, or only loads or unloads it."""
     record = exchange.record
     decoded = await service.decoded(exchange, endpoint.decode)
-    ask = drop_forbidden_tools(decoded.ask)
+    ask = _relayed(exchange.note, drop_forbidden_tools(decoded.ask))
     record.client_id, record.decoded = ask.terms.id, time.monotonic()
     record.operation = "chat" if isinstance(ask, ChatRequest) else "text_completion"
     record.sampling, record.streams = ask.sampling, ask.stream
@@ -58,6 +63,13 @@ async def generate(service: Service, exchange: Exchange, endpoint: GenerateEndpo
         await with_fallback(choice, exchange, ask, work, partial(_refund, service, exchange))
 
 
+def _relayed(note: RelayNote, ask: Ask) -> Ask:
+    """The request with what a gateway has changed: the model behind an alias, and the time that is left."""
+    if note.elapsed and ask.terms.timeout is not None:
+        ask = replace(ask, terms=replace(ask.terms, timeout=ask.terms.timeout - note.elapsed))
+    return replace(ask, model=note.model) if note.model else ask
+
+
 async def _answer(
     service: Service,
     exchange: Exchange,
@@ -69,7 +81,7 @@ async def _answer(
     record = exchange.record
     async with service.models.using(ask.model, ask.terms.keep_alive, disconnected) as (model, engine):
         record.model = model.name
-        reply = _reply(ask, model)
+        reply = _reply(ask, model, exchange.note)
         if _has_no_prompt(ask):
             await _respond_empty(exchange, writer_of(reply), ask.stream)
             return
@@ -77,24 +89,29 @@ async def _answer(
         record.sampling, reply = ask.sampling, reply._replace(sampling=ask.sampling)
         prompts = await service.prompts(exchange, ask, engine.model_text, engine.client.ready.max_context)
         if service.config.serve.log_prompts:
-            record.prompt = "\n".join(prompt.text or "" for prompt in prompts)
+            record.prompt = "\n".join(prompt.text or engine.model_text.decode(prompt.tokens) for prompt in prompts)
         record.charged = sum(len(prompt.tokens) for prompt in prompts)
         service.quotas.charge(exchange.key, record.charged)
         constraints = await service.constraints(ask, prompts, engine.model_text)
+        id = secrets.token_hex(12) if exchange.note.reply_id else reply.id  # another attempt of it may still be here
         requests = [
-            _request(f"{reply.id}-{place}", prompt, ask, engine, exchange.key, constraint)
+            _request(f"{id}-{place}", prompt, ask, engine, exchange.key, constraint)
             for place, (prompt, constraint) in enumerate(zip(prompts, constraints, strict=True))
         ]
         _record_requests(record, requests, service.config.serve.request_log is not None)
         wakes_late = not ask.stream and not ask.sampling.stop
         feed = Feed(engine.client, requests, service.meters.of(model.name).gap.add, wakes_late)
         disconnected.add_done_callback(lambda watch: None if watch.cancelled() else feed.abandon())
-        state = ResponseState(prompts, requests, output_format_of(ask, prompts, engine.model_text), feed.stop)
+        form = replace(output_format_of(ask, prompts, engine.model_text), call_seed=reply.id)
+        running = _Running(feed, ResponseState(prompts, requests, form, feed.stop), writer_of(reply))
         try:
-            with _recorded(exchange, feed, state):
-                feed.submit()
+            with _recorded(exchange, feed, running.state):
+                feed.submit(_resume(exchange.note, requests, running) if exchange.note.is_begun else None)
                 record.submitted = time.monotonic()
-                await (_stream if ask.stream else _respond_whole)(exchange, writer_of(reply), feed, state)
+                if ask.stream:
+                    await _stream(exchange, running, _stream_form(exchange.note, requests, running.writer))
+                else:
+                    await _respond_whole(exchange, running)
         finally:
             service.quotas.charge(exchange.key, record.output_tokens)
 
@@ -118,36 +135,72 @@ async def count(service: Service, exchange: Exchange, endpoint: CountEndpoint) -
     await with_fallback(await service.route(exchange, counted), exchange, counted, answer, lambda: None)
 
 
-async def _stream(exchange: Exchange, writer: AnswerWriter, feed: Feed, state: ResponseState) -> None:
+class _Running(NamedTuple):
+    """An answer while it is generated and written."""
+
+    feed: Feed
+    state: ResponseState
+    writer: AnswerWriter
+
+    def usage(self) -> Usage:
+        """What it has cost so far."""
+        return self.state.usage(self.feed.first_token)
+
+
+def _resume(note: RelayNote, requests: Sequence[GenerateRequest], running: _Running) -> list[GenerateRequest]:
+    """Restore the state of an answer that another server began; return the requests that are left of it."""
+    scored = {request.id for request in requests if request.sampling.prompt_logprobs is not None}
+    outputs = Journal(requests).decode(note.journal)
+    with_tokens = {output.request_id for output in outputs if output.tokens}
+    # The engine reports the scores of a prompt again, all of them, unless there is a token behind it.
+    outputs = [output for output in outputs if output.request_id not in scored - with_tokens]
+    running.writer.open(running.usage())
+    running.writer.write(running.state.take(outputs))  # the client has these bytes
+    return resumed_requests(requests, outputs, running.state)
+
+
+def _stream_form(note: RelayNote, requests: Sequence[GenerateRequest], writer: AnswerWriter) -> StreamForm:
+    return FramedStream(writer.content_type, Journal(requests)) if note.in_frames else PlainStream(writer.content_type)
+
+
+async def _stream(exchange: Exchange, running: _Running, form: StreamForm) -> None:
     """Write events as they come. Output that arrives while the socket is blocked is written as one piece."""
-    outputs = await feed.take(HEAD_SECONDS)
+    feed, state, writer = running
+    outputs = [] if state.is_over else await feed.take(HEAD_SECONDS)
     _set_timing(exchange, feed)
-    await exchange.begin(200, writer.content_type, {"cache-control": "no-cache", "x-accel-buffering": "no"})
+    await exchange.begin(
+        200, form.content_type, {"cache-control": "no-cache", "x-accel-buffering": "no", **form.headers}
+    )
     try:
         events = state.take(outputs)
-        head = writer.open(state.usage(feed.first_token))
+        head = b"" if exchange.note.is_begun else writer.open(running.usage())
         while True:
             piece = head + writer.write(events)
             if state.is_over:
-                await exchange.write(piece + writer.close(state.usage(feed.first_token)), more=False)
+                await exchange.write(form.last(piece + writer.close(running.usage()), running.usage()), more=False)
                 return
-            if piece:
-                await exchange.write(piece)
-            head, events = b"", state.take(await feed.take())
+            if sent := form.piece(piece, outputs):
+                await exchange.write(sent)
+            outputs = await feed.take()
+            head, events = b"", state.take(outputs)
     except QuireError as error:
         exchange.record.fail(error)
-        await exchange.write(writer.fail(error), more=False)
+        await exchange.write(form.failure(writer.fail(error), error), more=False)
     except asyncio.CancelledError:  # the server is shutting down
         exchange.record.fail(ShuttingDown())
-        await exchange.write(writer.fail(ShuttingDown()), more=False)
+        await exchange.write(form.failure(writer.fail(ShuttingDown()), ShuttingDown()), more=False)
 
 
-async def _respond_whole(exchange: Exchange, writer: AnswerWriter, feed: Feed, state: ResponseState) -> None:
+async def _respond_whole(exchange: Exchange, running: _Running) -> None:
+    feed, state, writer = running
     collector = AnswerCollector()
     while not state.is_over:
         collector.take(state.take(await feed.take()))
     _set_timing(exchange, feed)
-    await exchange.respond(writer.whole(Answered(collector.choices(), state.usage(feed.first_token))))
+    usage = running.usage()
+    if exchange.note.in_frames:
+        exchange.headers[USAGE] = f"{usage.prompt},{usage.cached},{usage.output}"
+    await exchange.respond(writer.whole(Answered(collector.choices(), usage)))
 
 
 async def _respond_empty(exchange: Exchange, writer: AnswerWriter, stream: bool) -> None:
@@ -163,8 +216,9 @@ def _has_no_prompt(ask: Ask) -> bool:
     return isinstance(ask, CompletionRequest) and not ask.prompts
 
 
-def _reply(ask: Ask, model: ModelIdentity) -> Reply:
-    return Reply(secrets.token_hex(12), time.time(), ask.model or model.name, model.fingerprint)
+def _reply(ask: Ask, model: ModelIdentity, note: RelayNote = NO_NOTE) -> Reply:
+    id, created = note.reply_id or secrets.token_hex(12), note.created or time.time()
+    return Reply(id, created, ask.model or model.name, model.fingerprint)
 
 
 @contextmanager

@@ -42,6 +42,11 @@ class ResponseState:
         """Why each choice ended that has."""
         return [ending for decoder in self._decoders.values() for ending in decoder.endings]
 
+    def ended_samples(self, request_id: str) -> set[int]:
+        """The samples of a request whose text has ended."""
+        choices = self._decoders[request_id].choices
+        return {sample for sample, choice in enumerate(choices) if choice.is_over}
+
     def take(self, outputs: Sequence[Tokens | Finished]) -> list[Event]:
         """Return the events of these outputs."""
         events: list[Event] = []

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from quire.gateway.routing import RequestFacts, RouteChoice, Routes, load_routes
 from quire.serve.errors import ModelNotServed, ShuttingDown
 from quire.serve.http.exchange import Exchange
-from quire.serve.residency.models import Models
+from quire.serve.residency.contract import ModelStatus
 from quire.types.chat import Ask, ChatRequest
 from quire.types.errors import CacheTooSmall, ContextTooLong, DeadlineExceeded, QuireError
 
@@ -27,10 +27,17 @@ T = TypeVar("T", bound=Ask)
 ROUTE, MODEL = "x-quire-route", "x-quire-model"
 
 
+class KnownModels(Protocol):
+    """The models that rules may lead to."""
+
+    def __iter__(self) -> Iterator[ModelStatus]: ...
+    def knows(self, name: str) -> bool | None: ...
+
+
 class Router:
     """The routes of one server. Without a file, every name is that of a model."""
 
-    def __init__(self, file: str | None, models: Models) -> None:
+    def __init__(self, file: str | None, models: KnownModels) -> None:
         self._path = None if file is None else Path(file).expanduser()
         self._models = models
         self._routes: Routes | None = None

@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import quire.serve.dialects
 from quire.observe.log import error_origin
+from quire.serve.access.authorizer import Authorizer
 from quire.serve.access.hosts import AllowedHosts
-from quire.serve.access.keys import secret_of
 from quire.serve.admin.catalogue import show_all, show_one, show_page, tell_version
 from quire.serve.admin.library import change_models, receive_blob
 from quire.serve.admin.native import NATIVE
@@ -46,6 +46,7 @@ from quire.serve.generation.handler import count, generate
 from quire.serve.generation.routing import MODEL, ROUTE
 from quire.serve.generation.vectors import make_vectors
 from quire.serve.http.exchange import ClientGone, Exchange
+from quire.serve.relayed.note import CLIENT, NOTE, read_client
 from quire.serve.service import Service
 from quire.types.errors import QuireError
 
@@ -64,7 +65,6 @@ HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
     BlobEndpoint: receive_blob,
 }
 KEYLESS = frozenset(route.path for route in OWN_ROUTES if not route.needs_key)
-METRICS = "/metrics"
 EXCHANGE = "quire.exchange"  # key in a scope
 EXPOSED = ("x-request-id", "retry-after", "server-timing", ROUTE, MODEL)
 
@@ -91,7 +91,8 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._hosts = AllowedHosts(service.config.serve, bool(service.keys))
+        serve, keys = service.config.serve, service.keys
+        self._authorizer = Authorizer(serve, keys, AllowedHosts(serve, bool(keys)), service.origins, KEYLESS)
         endpoints = [(each, dialect) for dialect in service.dialects for each in dialect.endpoints]
         own = [Route(each.path, _Handler(partial(each.handle, service)), methods=[each.method]) for each in OWN_ROUTES]
         by_header = [(_route(service, each), dialect) for each, dialect in endpoints if header_of(each)]
@@ -130,23 +131,17 @@ class App:
             self._service.report(exchange.record)
 
     def _authorize(self, exchange: Exchange) -> None:
-        path = exchange.record.path
-        if path in KEYLESS or (path == METRICS and self._service.config.serve.metrics_for == "all"):
+        key = self._authorizer.key_of(exchange.record.path, exchange)
+        if key is None:
             return
-        self._hosts.check(exchange.hosts)
-        secret = secret_of(exchange.header("authorization"), exchange.header("x-api-key"))
-        exchange.key = self._service.keys.find(secret)
+        exchange.key = key
+        client = exchange.header(CLIENT)
+        if (client or exchange.header(NOTE)) and not key.admin:
+            raise Forbidden(f"The key {key.name} may not relay requests: use a key with admin = true.")
+        exchange.takes_note = True
+        if client:
+            exchange.key = read_client(client)
         exchange.record.key = exchange.key.name
-        if not self._service.keys:
-            self._check_origin(exchange)
-
-    def _check_origin(self, exchange: Exchange) -> None:
-        """Without keys, any web page in the user's browser could call this server."""
-        origin, allowed = exchange.header("origin"), self._service.origins
-        if origin is None or origin in allowed or "*" in allowed:
-            return
-        if origin.partition("://")[2] != exchange.header("host"):
-            raise Forbidden(f"Pages of {origin} may not call this server: allow them with the setting cors_origins.")
 
     def _routing_error(self, error: HTTPException, scope: Scope, exchange: Exchange) -> QuireError:
         if error.status_code != 405:

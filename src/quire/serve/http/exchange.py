@@ -15,6 +15,7 @@ from quire.observe.record import Record
 from quire.serve.access.keys import ANONYMOUS
 from quire.serve.dialects.contract import Dialect
 from quire.serve.errors import BodyTooLarge, BodyTooSlow
+from quire.serve.relayed.note import NO_NOTE, NOTE, split_note
 from quire.types.errors import QuireError
 
 SANE_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -36,6 +37,8 @@ class Exchange:
         self.timing: dict[str, float] = {}  # seconds by stage, for the Server-Timing header
         self.headers: dict[str, str] = {}  # further headers of the response
         self.num_body_bytes = 0  # read so far
+        self.takes_note = False  # a gateway may send a note behind the body
+        self.note = NO_NOTE  # what a gateway sent behind the body; known once that is read
         self._receive = receive
         self._send = send
         self._headers = dict(scope["headers"])  # the last one, if a name occurs twice
@@ -63,9 +66,12 @@ class Exchange:
             raise BodyTooLarge(max_bytes)
         try:
             async with asyncio.timeout(seconds):
-                return await self._read(max_bytes)
+                body = await self._read(max_bytes)
         except TimeoutError:
             raise BodyTooSlow(seconds) from None
+        if self.takes_note and (header := self.header(NOTE)):
+            body, self.note = split_note(body, header)
+        return body
 
     async def _read(self, max_bytes: int) -> bytes:
         parts, size = [], 0

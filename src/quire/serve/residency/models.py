@@ -20,6 +20,7 @@ from quire.config import Config
 from quire.engine.client import Client
 from quire.engine.messages import Counters, Question
 from quire.engine.model_files import read_model_text
+from quire.serve.errors import NotLoaded
 from quire.serve.residency.card import card_of_files, card_of_record
 from quire.serve.residency.contract import Gone, ModelRecord, ModelStatus, Residency, ResidencyStatus
 from quire.serve.residency.engines import ask_engine, in_thread
@@ -86,6 +87,7 @@ class Models:
         self._residency = residency
         self._config = config
         self._readings: dict[str, _Reading] = {}  # by the model's name
+        self._observed: dict[str, Client] = {}  # by the model's name; may have been closed since
         self._used_names: set[str] = set()  # that requests have used: names and aliases
         self._early: set[asyncio.Task[None]] = set()
 
@@ -122,6 +124,18 @@ class Models:
             yield model, ModelEngine(lease.client, files.text)
         finally:
             self._residency.release(lease, keep_alive)
+
+    async def observe(self, name: str) -> tuple[str, Client]:
+        """The name and the engine of a loaded model, for questions that do not keep it loaded. Raises if it is not."""
+        record = await self._residency.record(name)
+        if record.engine is None:
+            self._observed.pop(record.name, None)
+            raise NotLoaded(record.name)
+        client = self._observed.get(record.name)
+        if client is None or not client.is_alive:
+            async with self.using(record.name) as (_, engine):
+                client = self._observed[record.name] = engine.client
+        return record.name, client
 
     async def unload(self, name: str) -> ModelIdentity:
         """Unload a model: now if it is idle, otherwise when its last request has ended."""

@@ -1,0 +1,1 @@
+"""A simulated fleet of replicas behind the gateway's own balancers."""

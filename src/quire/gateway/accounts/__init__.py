@@ -1,0 +1,1 @@
+"""What API keys spend: prices, budgets, the ledger and the audit log."""

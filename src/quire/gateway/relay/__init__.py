@@ -1,0 +1,1 @@
+"""From a client's request to an upstream and back: the choice, the attempts, the streams."""

@@ -1,0 +1,137 @@
+"""The choice of an upstream: the balancer, with the fleet's loads and the index of cached prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from quire.gateway.balancers.contract import EXPECTED_OUTPUT, BalancedRequest, Balancer, BalancerChoice
+from quire.gateway.fleet import Fleet
+from quire.gateway.health.outliers import Outliers
+from quire.gateway.relay.request import RelayedRequest
+from quire.gateway.upstreams.registry import Upstreams
+from quire.gateway.upstreams.upstream import Upstream
+from quire.types.load import LoadReport
+from quire.types.request import CacheKey
+
+BYTES_PER_TOKEN = 4  # of a body whose prompt is not encoded
+
+
+class PrefixLookup(Protocol):
+    """The index of what upstreams have cached."""
+
+    def cached(self, model: str, key: CacheKey, tokens: tuple[int, ...]) -> Mapping[str, int]:
+        """Upstream -> how many of these tokens it has cached."""
+
+    def expect(self, upstream: str, model: str, key: CacheKey, tokens: tuple[int, ...]) -> None:
+        """A prompt is sent to an upstream: it will be cached there."""
+
+    def observe(self, upstream: str, model: str, promised: int, found: int) -> None:
+        """An upstream has said how much of a prompt it had cached."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenUpstream:
+    """An upstream for a request, and why it was chosen."""
+
+    upstream: Upstream
+    choice: BalancerChoice
+
+
+class Balance:
+    """Used in the event loop's thread."""
+
+    def __init__(self, balancer: Balancer, upstreams: Upstreams, outliers: Outliers, lookup: PrefixLookup) -> None:
+        self._balancer = balancer
+        self._upstreams = upstreams
+        self._outliers = outliers
+        self._lookup = lookup
+        self._fleets: dict[str, Fleet] = {}
+        self._known: dict[str, dict[str, tuple[float, bool]]] = {}  # model -> upstream -> what its fleet was told
+
+    def choose(
+        self, request: RelayedRequest, now: float, excluded: Collection[str] = (), only_quire: bool = False
+    ) -> ChosenUpstream | None:
+        """The upstream for this request; None if none is available."""
+        fleet = self._fleet(request, now, only_quire)
+        choice = self._balancer.choose(self._seen(request, excluded), fleet.replicas(), now)
+        upstream = None if choice is None else self._upstreams.get(choice.replica)
+        return None if choice is None or upstream is None else ChosenUpstream(upstream, choice)
+
+    def estimates(self, request: RelayedRequest, now: float) -> dict[str, BalancerChoice | None]:
+        """What the balancer would say of each upstream alone; None: it is not available."""
+        seen = self._seen(request, ())
+        replicas = self._fleet(request, now, only_quire=False).replicas()
+        return {replica.name: self._balancer.choose(seen, [replica], now) for replica in replicas}
+
+    def report(self, upstream: Upstream, model: str, load: LoadReport, asked_at: float) -> None:
+        """Take the load that an upstream has reported for a model."""
+        fleet = self._fleets.setdefault(model, Fleet())
+        if upstream.name not in self._known.setdefault(model, {}):
+            self._tell(model, upstream, is_available=False)
+        fleet.report(upstream.name, load, asked_at)
+
+    def loads(self, model: str) -> dict[str, LoadReport]:
+        """The newest load of each upstream."""
+        fleet = self._fleets.get(model)
+        return {} if fleet is None else {each.name: each.load for each in fleet.replicas()}
+
+    def sent(self, attempt: str, request: RelayedRequest, chosen: ChosenUpstream, now: float) -> None:
+        """An attempt of a request is sent."""
+        self._fleets[request.model].sent(attempt, chosen.choice, request.num_tokens, now)
+        if request.tokens:
+            self._lookup.expect(chosen.upstream.name, request.model, request.cache_key, request.tokens)
+
+    def answered(self, request: RelayedRequest, chosen: ChosenUpstream, num_cached: int) -> None:
+        """An upstream has answered, and found so many tokens of the prompt in its cache."""
+        if len(request.prompts) == 1:
+            self._lookup.observe(chosen.upstream.name, request.model, chosen.choice.num_cached, num_cached)
+
+    def ended(self, attempt: str, request: RelayedRequest) -> None:
+        """An attempt has ended."""
+        fleet = self._fleets.get(request.model)
+        if fleet is not None:
+            fleet.ended(attempt)
+
+    def forget(self, upstream: Upstream) -> None:
+        """An upstream is gone."""
+        for model, fleet in self._fleets.items():
+            if self._known[model].pop(upstream.name, None) is not None:
+                fleet.remove(upstream.name)
+
+    def _fleet(self, request: RelayedRequest, now: float, only_quire: bool) -> Fleet:
+        """The fleet of the request's model, with what is available for this request now."""
+        model = request.model
+        fleet, known = self._fleets.setdefault(model, Fleet()), self._known.setdefault(model, {})
+        for upstream in self._upstreams:
+            can_serve = upstream.serves(model) and upstream.speaks(request.dialect) and upstream.may_serve(now)
+            if can_serve and only_quire:
+                can_serve = upstream.is_quire
+            if can_serve and self._outliers.is_ejected(upstream.name, now):
+                can_serve = False
+            if can_serve or upstream.name in known:
+                self._tell(model, upstream, can_serve)
+        if not any(is_available for _, is_available in known.values()):  # an ejected one is better than none
+            for name in self._outliers.ejected(now):
+                upstream_or_none = self._upstreams.get(name)
+                if upstream_or_none is not None and name in known and upstream_or_none.may_serve(now):
+                    self._tell(model, upstream_or_none, is_available=not only_quire or upstream_or_none.is_quire)
+        return fleet
+
+    def _tell(self, model: str, upstream: Upstream, is_available: bool) -> None:
+        fact = (upstream.spec.weight, is_available)
+        if self._known[model].get(upstream.name) != fact:
+            self._known[model][upstream.name] = fact
+            self._fleets[model].add(upstream.name, *fact)
+
+    def _seen(self, request: RelayedRequest, excluded: Collection[str]) -> BalancedRequest:
+        tokens = request.tokens
+        cached = self._lookup.cached(request.model, request.cache_key, tokens) if tokens else {}
+        return BalancedRequest(
+            request.num_tokens,
+            cached,
+            request.session,
+            request.expected_output or EXPECTED_OUTPUT,
+            frozenset(excluded),
+        )

@@ -1,0 +1,44 @@
+"""What the gateway counts of itself, beside the counts for each model of `observe/meters.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from quire.gateway.upstreams.upstream import Upstream
+from quire.observe.metrics import Metric, MetricKind, MetricSample
+
+COUNTER, GAUGE = MetricKind.COUNTER, MetricKind.GAUGE
+RETRIES = Metric("quire_gateway_retries", COUNTER, "Requests sent again after an upstream's error answer.")
+FAILOVERS = Metric("quire_gateway_failovers", COUNTER, "Attempts that an upstream did not answer.")
+HEDGED = Metric("quire_gateway_hedged", COUNTER, "Requests sent to a second upstream before the first answered.")
+RESUMED = Metric(
+    "quire_gateway_resumed", COUNTER, "Streams that another continued, by the upstream that failed.", label="upstream"
+)
+READY = Metric("quire_gateway_upstream_ready", GAUGE, "1 if the upstream gets requests.", label="upstream")
+OPEN = Metric("quire_gateway_upstream_open", GAUGE, "Requests in progress at the upstream.", label="upstream")
+REQUESTS = Metric("quire_gateway_upstream_requests", COUNTER, "Requests sent to the upstream.", label="upstream")
+FAILURES = Metric("quire_gateway_upstream_failures", COUNTER, "Requests that the upstream failed.", label="upstream")
+GATEWAY_METRICS = (RETRIES, FAILOVERS, HEDGED, RESUMED, READY, OPEN, REQUESTS, FAILURES)
+
+
+class GatewayMeters:
+    """The counts of one gateway."""
+
+    def __init__(self) -> None:
+        self.num_retries = 0
+        self.num_failovers = 0
+        self.num_hedged = 0
+
+    def samples(self, upstreams: Iterable[Upstream], now: float) -> Iterator[MetricSample]:
+        """All counts as samples."""
+        for metric, count in ((RETRIES, self.num_retries), (FAILOVERS, self.num_failovers), (HEDGED, self.num_hedged)):
+            yield MetricSample(metric, count, "")
+        for each in upstreams:
+            for metric, value in (
+                (READY, int(each.may_serve(now))),
+                (OPEN, each.pool.num_busy),
+                (REQUESTS, each.num_requests),
+                (FAILURES, each.num_failures),
+                (RESUMED, each.num_resumed),
+            ):
+                yield MetricSample(metric, value, "", each.name)

@@ -1,0 +1,55 @@
+"""The gateway's count of what it sent, beside what replicas report."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.gateway.balancers.contract import BalancerChoice, Replica
+from quire.gateway.fleet import Fleet
+from quire.types.load import LoadReport
+
+pytestmark = pytest.mark.pure
+
+
+def only(fleet: Fleet) -> Replica:
+    (replica,) = fleet.replicas()
+    return replica
+
+
+def test_requests_count_until_a_report_that_was_asked_for_later():
+    fleet = Fleet()
+    fleet.add("r")
+    fleet.sent("1", BalancerChoice("r", num_cached=60), 100, now=10.0)
+    assert (only(fleet).sent_requests, only(fleet).sent_tokens, only(fleet).num_open) == (1, 40, 1)
+    fleet.report("r", LoadReport(), asked_at=9.0)
+    assert only(fleet).sent_requests == 1
+    fleet.report("r", LoadReport(num_running=1), asked_at=11.0)
+    assert (only(fleet).sent_requests, only(fleet).sent_tokens, only(fleet).num_open) == (0, 0, 1)
+    assert only(fleet).age(12.0) == 1.0
+    fleet.ended("1")
+    assert only(fleet).num_open == 0
+
+
+def test_a_replica_that_never_reports_is_judged_by_what_was_sent():
+    fleet = Fleet()
+    fleet.add("r")
+    fleet.sent("1", BalancerChoice("r"), 100, now=0.0)
+    fleet.sent("2", BalancerChoice("r"), 50, now=0.0)
+    fleet.answered("1")
+    assert (only(fleet).sent_requests, only(fleet).sent_tokens) == (2, 50)
+    fleet.ended("2")
+    fleet.ended("2")
+    fleet.ended("unknown")
+    assert (only(fleet).sent_requests, only(fleet).sent_tokens, only(fleet).num_open) == (1, 0, 1)
+
+
+def test_requests_of_a_removed_replica_end_without_effect():
+    fleet = Fleet()
+    fleet.add("r", weight=2.0)
+    fleet.sent("1", BalancerChoice("r"), 100, now=0.0)
+    fleet.remove("r")
+    fleet.sent("2", BalancerChoice("r"), 100, now=0.0)
+    fleet.add("r", weight=3.0, is_available=False)
+    fleet.ended("1")
+    fleet.ended("2")
+    assert only(fleet) == Replica("r", is_available=False, weight=3.0)
