@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from quire.graph.graph import Graph, Node, WeightNames
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
-from quire.ops.cache import cache_groups, empty_cache
+from quire.ops.cache import CrossCache, cache_groups, empty_cache
 
 Array = NDArray[Any]
 
@@ -29,6 +29,7 @@ class Interpreter:
         block_tokens: int = 16,
         num_states: int = 64,
         windows: Mapping[int, int] | None = None,
+        num_source_blocks: int = 0,
     ) -> None:
         """`windows`: the reaches whose layers have block tables of their own, with their numbers of blocks."""
         self.graph, self.block_tokens = graph, block_tokens
@@ -36,6 +37,8 @@ class Interpreter:
         groups = cache_groups(graph.caches, tuple(blocks_of))
         self._groups = [groups.window_of(index) for index in range(len(graph.caches))]
         sizes = [num_blocks if at is None else blocks_of[groups.windows[at].window] for at in self._groups]
+        for index in groups.sources:
+            sizes[index] = num_source_blocks
         self.caches = [
             empty_cache(spec, size, block_tokens, num_states) for spec, size in zip(graph.caches, sizes, strict=True)
         ]
@@ -55,6 +58,15 @@ class Interpreter:
         """Copy KV blocks as the step says, before any node runs."""
         for cache, group in zip(self.caches, self._groups, strict=True):
             cache.copy(batch.in_window(group).copies)
+
+    def store_source(self, slots: Array, pairs: Array) -> None:
+        """Store keys and values of tokens of sources: a layer's keys, then its values, layer by layer."""
+        at = 0
+        for cache in self.caches:
+            if isinstance(cache, CrossCache):
+                keys, values = (cache.spec.num_heads * dim for dim in cache.spec.vectors)
+                cache.pages.write(slots, pairs[:, at : at + keys], pairs[:, at + keys : at + keys + values])
+                at += keys + values
 
     def run_node(self, node: Node, inputs: Sequence[Array], batch: Batch) -> tuple[Array, ...]:
         """Run one node's reference on its inputs."""

@@ -18,6 +18,7 @@ from quire.models.describe import describe
 from quire.models.errors import BadCheckpoint
 from quire.models.names import bind_weights
 from quire.models.rope import SLIDING, RopeConfig
+from quire.models.source import DrawnSource, draw_source
 from quire.ops.registry import format_shape
 
 Array = NDArray[Any]
@@ -33,6 +34,7 @@ class DrawnModel:
     graph: Graph
     weights: Weights
     context: int  # the longest text that it was drawn for
+    source: DrawnSource | None = None  # of an encoder-decoder: what computes the sources that it reads
 
 
 def trained_context(config: ModelConfig) -> int:
@@ -65,7 +67,8 @@ def draw(checkpoint: CheckpointSource, context: Callable[[ModelConfig], int] = t
     if forgotten := {name for name in unused if not name.startswith("rope.")}:
         raise TypeError(f"{arch.name} names weights that it does not draw: {', '.join(sorted(forgotten))}")
     used = {name: weight for name, weight in weights.items() if name not in unused}  # a rope may be that of no layer
-    return DrawnModel(arch.name, config, graph, used, length)
+    source = None if arch.source is None else draw_source(checkpoint, config, arch.source)
+    return DrawnModel(arch.name, config, graph, used, length, source)
 
 
 def _frequencies(checkpoint: CheckpointSource, rope: RopeConfig, context: int, *, has_divisors: bool) -> Array:

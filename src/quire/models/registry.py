@@ -15,6 +15,7 @@ from quire.models.keys import ConfigKeys, KeySet
 from quire.models.missing import REASONS
 from quire.models.moe import MoeConfig
 from quire.models.names import Names, bind_weights
+from quire.models.source import SourceModel
 from quire.models.values import MAX_SHOWN, Values, brief
 
 Draw = Callable[[Graph, Any], Value]  # the second is of the architecture's own kind of configuration
@@ -33,6 +34,7 @@ class Architecture:
     config: type[ModelConfig]
     draw: Draw
     alias_of: str | None = None  # the architecture that this is another name of
+    source: SourceModel | None = None  # of an encoder-decoder: what it has beside the decoder
 
 
 _ARCHITECTURES: dict[str, Architecture] = {}
@@ -46,13 +48,14 @@ def architecture(
     keys: ConfigKeys,
     config: type[ModelConfig] = ModelConfig,
     gguf: str | None = None,
+    source: SourceModel | None = None,
 ) -> Callable[[AnyDraw], AnyDraw]:
     """Register the function that draws an architecture."""
 
     types = (model_type,) if isinstance(model_type, str) else model_type
 
     def register(draw: AnyDraw) -> AnyDraw:
-        _ARCHITECTURES[name] = Architecture(name, types, gguf, names, keys, config, draw)
+        _ARCHITECTURES[name] = Architecture(name, types, gguf, names, keys, config, draw, source=source)
         return draw
 
     return register

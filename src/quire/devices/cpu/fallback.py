@@ -26,8 +26,9 @@ logger = logging.getLogger("quire.devices.cpu")
 def interpreter_for(graph: Graph, weights: Weights, limits: Limits) -> Interpreter:
     """Return an interpreter with the caches that these limits ask for."""
     blocks_of = {each.window: each.num_blocks for each in limits.windows}
+    num_states = limits.num_states or limits.max_rows
     return Interpreter(
-        graph, weights, limits.num_blocks, limits.block_tokens, limits.num_states or limits.max_rows, blocks_of
+        graph, weights, limits.num_blocks, limits.block_tokens, num_states, blocks_of, limits.num_source_blocks
     )
 
 

@@ -28,6 +28,7 @@ from .latent import emit_latent
 from .pack import IndexesWeights, Packer
 from .program import NativeProgram
 from .recurrence import RECURRENT
+from .sources import SOURCES, source_caches
 
 NO_QUANTS = NO_VECTOR = -1
 
@@ -46,7 +47,9 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
         getattr(program, method)(**arguments)
     vocab = graph.output.dim if "logits" in graph.outputs else 0
     places = {**lowering.given, **lowering.places}
-    return NativeProgram(program, vocab, places, limits.num_blocks, _fallback(program, lowering, limits))
+    lowered = NativeProgram(program, vocab, places, limits.num_blocks, _fallback(program, lowering, limits))
+    lowered.features, lowered.sources = lowering.features, source_caches(graph)
+    return lowered
 
 
 def walk_graph(graph: Graph, weights: IndexesWeights, fuse: bool) -> _Lowering:
@@ -82,6 +85,7 @@ class _Lowering:
         self.given: dict[int, BufferSlice] = {}  # values that no node makes: what a test feeds
         self.places: dict[int, BufferSlice] = {}  # float32, of values that are still read, or that nothing reads
         self.quants: dict[int, BufferSlice] = {}
+        self.features: BufferSlice | None = None  # where a step's features go; None: the graph reads none
         self._readers: dict[int, list[Node]] = {}
         for node in graph.nodes:
             for value in node.inputs:
@@ -141,7 +145,7 @@ class _Lowering:
         self.places[value.id] = self.buffers.allocate(value.dim, for_logits=_is_narrow(value))
         return self.places[value.id].columns
 
-    def _place_both(self, value: Value) -> tuple[Columns, int]:
+    def place_both(self, value: Value) -> tuple[Columns, int]:
         """Rows, blocks or both, as its readers need it, from an instruction that can write both."""
         as_rows, as_blocks = self._needs(value)
         out = self.place(value) if as_rows else NO_COLUMNS
@@ -176,7 +180,7 @@ class _Lowering:
 
     def _select(self, node: Node) -> None:
         (x,), out = node.inputs, node.output
-        columns, quants = self._place_both(out)
+        columns, quants = self.place_both(out)
         self.emit("gather", x=self.read(x), out=columns, quants=quants)
         self.release(x)
 
@@ -196,7 +200,7 @@ class _Lowering:
             source = columns
         else:
             is_direct = group % BLOCK == 0
-            columns, quants = self._place_both(out) if is_direct else (self.place(out), NO_QUANTS)
+            columns, quants = self.place_both(out) if is_direct else (self.place(out), NO_QUANTS)
             source = self.read(x)
             self.release(x)
         bias = self.packer.vector(node.weights["bias"]) if "bias" in node.weights else NO_VECTOR
@@ -216,7 +220,7 @@ class _Lowering:
         elif kind == "xielu":
             both = [float(self.packer.numbers(_name(node, name))[0]) for name in ("positive", "negative")]
             values = [*both, float(node.attrs["beta"]), float(node.attrs["eps"])]
-        columns, quants = self._place_both(out)
+        columns, quants = self.place_both(out)
         operands = {"x": self.read(x), "y": NO_COLUMNS if y is None else self.read(y), "weight": weight}
         self.emit("map", kind=kind, **operands, numbers=values, out=columns, quants=quants)
         self.release(*node.inputs)
@@ -261,7 +265,7 @@ class _Lowering:
             k, v = node.inputs[1:]
             self.emit("write_kv", cache=cache, k=self.read(k), v=self.read(v))
         is_direct = self.graph.kv_of(node).value_dim % BLOCK == 0
-        columns, quants = self._place_both(out) if is_direct else (self.place(out), NO_QUANTS)
+        columns, quants = self.place_both(out) if is_direct else (self.place(out), NO_QUANTS)
         self.emit("attend", cache=cache, q=self.read(q), **self._extras(node), out=columns, quants=quants)
         self.ensure_quants(out)
         self.release(*node.inputs)
@@ -273,7 +277,7 @@ class _Lowering:
     def _attention_bidirectional(self, node: Node) -> None:
         (q, k, v), out, num_heads = node.inputs, node.output, node.attrs["num_heads"]
         is_direct = v.dim // num_heads % BLOCK == 0
-        columns, quants = self._place_both(out) if is_direct else (self.place(out), NO_QUANTS)
+        columns, quants = self.place_both(out) if is_direct else (self.place(out), NO_QUANTS)
         window = node.attrs.get("window")
         operands = {"q": self.read(q), "k": self.read(k), "v": self.read(v), "num_heads": num_heads}
         operands["window"] = 0 if window is None else window + 1  # the native one counts the token itself
@@ -320,7 +324,7 @@ class _Lowering:
     def _gate(self, node: Node) -> None:
         """gated_linear, and activated_linear, which has no `up`."""
         (x,), out = node.inputs, node.output
-        columns, quants = self._place_both(out)
+        columns, quants = self.place_both(out)
         matrices = [self.packer.matrix(name) for name in _matrices(node)]
         names = ("gate_bias", "up_bias") if node.op.name == "gated_linear" else ("bias",)
         biases = [self.packer.vector(_bound(node, name)[0]) for name in names]
@@ -388,6 +392,7 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     "columns": _Lowering._columns,
     "attention_latent": emit_latent,
     "attention_bidirectional": _Lowering._attention_bidirectional,
+    **SOURCES,
     "experts": emit_experts,
     "head": _Lowering._head,
     "linear_add": _Lowering._linear_add,
