@@ -137,6 +137,7 @@ class LoadedModel:
             ask.sampling,
             self.model_text.eos_ids + prompt.ends,
             constraint=constraint_of(ask, prompt, self.model_text, self._exact_parameters),
+            source=prompt.source,
         )
         return PendingAnswer(request, AnswerDecoder(prompt, output_format, self._stop_sample))
 

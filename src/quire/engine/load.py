@@ -12,6 +12,7 @@ from pathlib import Path
 from quire import __version__
 from quire.cache.checkpoints import CheckpointSpacing
 from quire.cache.kv_cache import KVCache
+from quire.cache.sources import SourcePool
 from quire.config import Config, home_folder
 from quire.devices import base as devices
 from quire.devices.base import Device, Limits, LoweringOptions, Program, ReportsKernels, WeightCache
@@ -25,8 +26,17 @@ from quire.grammar.grammar import GrammarVocabulary, open_backend
 from quire.models.config import CheckpointSource
 from quire.models.draw import DrawnModel, draw
 from quire.runner.cache_plan import CachePlan, cache_bytes, plan_own
-from quire.runner.memory import ModelMemory, buffer_bytes, fit_cache, fixed_bytes, limits_of, with_kv_format
+from quire.runner.memory import (
+    ModelMemory,
+    buffer_bytes,
+    fit_cache,
+    fixed_bytes,
+    limits_of,
+    source_bytes,
+    with_kv_format,
+)
 from quire.runner.runner import Runner
+from quire.runner.sources import SourcePrograms, lower_source
 from quire.scheduler.overlapped import OverlappedSpeculation
 from quire.scheduler.request_state import RequestState
 from quire.scheduler.scheduler import Scheduler
@@ -81,6 +91,7 @@ def build_engine(
         checkpoint.release_pages()
     vocab_size = model.config.vocab_size
     runner = Runner(program, limits, vocab_size, config.cache.check_states)
+    runner.sources = lower_sources(opened, model, limits, config)
     cache = KVCache(
         limits.num_blocks,
         limits.block_tokens,
@@ -89,6 +100,8 @@ def build_engine(
         num_states=limits.num_states,
         spacing=_spacing(config, facts),
     )
+    if model.source is not None:
+        cache.sources = SourcePool(limits.num_source_blocks, limits.block_tokens, model.source.max_tokens)
     drafters = _drafters(cache) if drafters is None else drafters
     scheduler = Scheduler(cache, config.scheduler, _speculation(drafters, runner, config))
     cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
@@ -145,7 +158,21 @@ def lower(
     """The program, and the limits with the KV blocks that it has: a device with its own memory decides how many fit."""
     if device.facts().has_own_memory:
         limits = replace(limits, num_blocks=config.cache.num_blocks or 0)
-    options = LoweringOptions(
+    options = lowering_options(device, kept, config)
+    program = device.lower(model.graph, model.weights, limits, options)
+    return program, replace(limits, num_blocks=program.num_blocks)
+
+
+def lower_sources(device: Device, model: DrawnModel, limits: Limits, config: Config) -> SourcePrograms | None:
+    """What encodes the inputs of the model's encoder. None: it has none."""
+    if model.source is None:
+        return None
+    return lower_source(device, model.source, limits, lowering_options(device, None, config))
+
+
+def lowering_options(device: Device, kept: WeightCache | None, config: Config) -> LoweringOptions:
+    """The choices for a lowering, as set."""
+    return LoweringOptions(
         dtype=config.device.dtype,
         quantize=config.weights.quantize,
         fuse=config.device.fuse,
@@ -157,15 +184,15 @@ def lower(
         experts_on_host=device.facts().expert_bytes_on_host(config.weights.experts_on_host),
         kept=kept,
     )
-    program = device.lower(model.graph, model.weights, limits, options)
-    return program, replace(limits, num_blocks=program.num_blocks)
 
 
 def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> tuple[Config, CachePlan]:
     """The settings, limited to what the model can do, what the device has, and what its memory holds; the cache."""
     config = replace(config, scheduler=replace(config.scheduler, max_context=model.context))
     config = with_kv_format(config, facts)
-    sizes, total = cache_bytes(model.graph.caches, config, facts.frees_windows), facts.memory.total_bytes
+    longest_source = 0 if model.source is None else model.source.max_tokens
+    sizes = cache_bytes(model.graph.caches, config, facts.frees_windows, longest_source)
+    total = facts.memory.total_bytes
     if facts.has_own_memory:  # how many blocks fit is known when the program is made
         room = None
         if total is not None and (sizes.state or sizes.windows):
@@ -180,6 +207,7 @@ def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> tuple[C
 
 def _fixed_bytes(model: DrawnModel, config: Config, facts: DeviceFacts) -> int:
     weights = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
+    weights += source_bytes(model.source, config, facts)
     return weights + buffer_bytes(model.graph, model.weights, config, facts)
 
 

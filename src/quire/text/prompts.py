@@ -19,6 +19,7 @@ from quire.types.defaults import SamplingDefaults
 from quire.types.errors import ContextTooLong, InvalidRequest
 from quire.types.message import Message
 from quire.types.request import Pin
+from quire.types.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Prompt:
     begun: str = ""  # what the template has written of the answer: the mark of a thought, the header of a message
     ends: tuple[int, ...] = ()  # tokens that end the answer, beside the model's own
     predicted: tuple[int, ...] = ()  # tokens that much of the answer is expected to be
+    source: Source | None = None  # of a model with an encoder: what that reads
 
     @property
     def num_pinned(self) -> int:

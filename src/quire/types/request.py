@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import wraps
 from typing import Any, TypeVar
 
 from quire.types.errors import InvalidRequest
+from quire.types.source import Source
 from quire.types.sampling_values import (
     AUTO,
     MAX_INT,
@@ -221,6 +222,7 @@ class CacheKey:
     model: str = ""
     adapter: str = ""
     salt: str = ""
+    source: str = ""  # digest of the input of an encoder: what the decoder computes depends on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,7 @@ class GenerateRequest:
     pins: tuple[Pin, ...] = ()
     constraint: Constraint | None = None
     predicted: tuple[int, ...] = ()  # tokens that much of the output is expected to be: drafts
+    source: Source | None = None  # the input of the model's encoder; None: the model has none
     # For a request whose engine died: the output of each sample so far; None: that sample is finished.
     resumed: tuple[tuple[int, ...] | None, ...] = ()
 
@@ -283,6 +286,8 @@ class GenerateRequest:
         except (OverflowError, TypeError):
             public = "A token id in the prompt is not a whole number from 0 to 4294967295."
             raise InvalidRequest(public, field="prompt") from None
+        if self.source is not None and self.cache.source != self.source.digest:
+            _set(self, "cache", replace(self.cache, source=self.source.digest))
         if not 0 < self.weight < float("inf"):
             raise InvalidRequest(f"The weight is {self.weight}; it must be a positive number.", field="weight")
         if self.resumed and (len(self.resumed) != self.sampling.n or not self.unfinished_samples):

@@ -233,6 +233,7 @@ def _request(
         pins=prompt.pins,
         constraint=constraint,
         predicted=prompt.predicted,
+        source=prompt.source,
     )
 
 
