@@ -11,7 +11,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.text.checkpoint_files import GENERATION, TIKTOKEN, TOKENIZER, read_object
+from quire.text.checkpoint_files import (
+    GENERATION,
+    MODEL_CONFIG,
+    PREPROCESSOR,
+    SPEECH_EXTRACTOR,
+    TIKTOKEN,
+    TOKENIZER,
+    read_object,
+)
 from quire.text.detokenize import Detokenizer
 from quire.text.infill import Infill, find_infill
 from quire.text.parsers.reasoning import Reasoning, reasoning_of
@@ -25,6 +33,7 @@ from quire.types.preset import Preset
 from quire.types.request import SamplingParams
 
 if TYPE_CHECKING:
+    from quire.speech.model import SpeechModel
     from quire.text.go_chat import GoChatTemplate
     from quire.text.parsers.style import ToolStyle
 
@@ -48,6 +57,7 @@ class ModelText:
         self.template = _go_template(preset.template) if preset.template else template
         self.preset = preset
         self.defaults = defaults
+        self.folder: Path | None = None  # of its files, if they are apart
         self.eos_ids = tuple(sorted({*eos_ids, *(tokenizer.eos_ids if tokenizer else ())}))
 
     @classmethod
@@ -69,7 +79,9 @@ class ModelText:
         ends = read_object(folder / GENERATION).get("eos_token_id") or []
         tokenizer = Tokenizer.from_folder(folder, ends if isinstance(ends, list) else [ends])
         template = ChatTemplate.from_folder(folder, tokenizer.named_tokens)
-        return cls(tokenizer, template, eos_ids, preset, defaults, find_infill(tokenizer, {}))
+        found = cls(tokenizer, template, eos_ids, preset, defaults, find_infill(tokenizer, {}))
+        found.folder = folder
+        return found
 
     @cached_property
     def style(self) -> ToolStyle:
@@ -77,6 +89,23 @@ class ModelText:
         registry = import_module("quire.text.parsers.registry")  # at first use: most conversations have no tools
         style: ToolStyle = registry.style_of(self.template.sources.values())
         return style
+
+    @cached_property
+    def speech(self) -> SpeechModel | None:
+        """How this model transcribes; None: it is no speech model."""
+        preprocessor = {} if self.folder is None else read_object(self.folder / PREPROCESSOR)
+        if self.folder is None or preprocessor.get("feature_extractor_type") != SPEECH_EXTRACTOR:
+            return None
+        files = (read_object(self.folder / name) for name in (GENERATION, MODEL_CONFIG))
+        module = import_module("quire.speech.model")  # at first use: it needs numpy
+        model: SpeechModel = module.read_speech_model(preprocessor, *files, self.tokenizer)
+        return model
+
+    def needed_speech(self) -> SpeechModel:
+        """How this model transcribes; raises if it cannot."""
+        if self.speech is None:
+            raise InvalidRequest("This model cannot transcribe: use a Whisper model.", field="model")
+        return self.speech
 
     @cached_property
     def reasoning(self) -> Reasoning | None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from quire.types.errors import InvalidRequest
 from quire.types.source import Source
+from quire.types.speech_rules import SpeechRules
 from quire.types.sampling_values import (
     AUTO,
     MAX_INT,
@@ -266,6 +267,7 @@ class GenerateRequest:
     constraint: Constraint | None = None
     predicted: tuple[int, ...] = ()  # tokens that much of the output is expected to be: drafts
     source: Source | None = None  # the input of the model's encoder; None: the model has none
+    speech: SpeechRules | None = None  # by which its tokens are sampled; None: any token may follow
     # For a request whose engine died: the output of each sample so far; None: that sample is finished.
     resumed: tuple[tuple[int, ...] | None, ...] = ()
 
