@@ -14,6 +14,7 @@ from typing import Any, get_type_hints
 
 from quire.types.expert_memory import expert_bytes_on_host
 from quire.types.formats import ACTIVATION_FORMATS, AUTO, CONVERSIONS, KV_FORMATS, listed
+from quire.types.kinds import PoolKind
 from quire.types.sampling_values import OFF
 from quire.types.setting import BadSetting, Setting, setting
 
@@ -150,6 +151,19 @@ class SpeculationConfig:
         "auto: guess next tokens from the text and from the prefix cache, and verify several in one step where that is "
         "faster; the text stays the same. off: never.",
         choices=(AUTO, OFF),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingConfig:
+    """Embeddings."""
+
+    pooling: str | None = setting(
+        None,
+        "How the vectors of a text's tokens become one: mean, cls (the first token's), last, or weighted (a mean in "
+        "which later tokens count more). None: as the model's files say. With it, a model that generates text also "
+        "embeds.",
+        choices=tuple(PoolKind),
     )
 
 
@@ -301,6 +315,7 @@ class Config:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     grammar: GrammarConfig = field(default_factory=GrammarConfig)
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
+    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)

@@ -130,7 +130,7 @@ class Lengths:
     third: int = 7
 
 
-def steps(lengths: Lengths = Lengths(), seed: int = 0) -> list[Batch]:  # noqa: B008  # a value
+def steps(lengths: Lengths = Lengths(), seed: int = 0) -> list[Batch]:  # a value
     """Two prompts; then a token of the first, a chunk of the second, and a third prompt."""
     rng, n = np.random.default_rng(seed), lengths
 
@@ -163,11 +163,11 @@ def lowered(device: Device, sketch: Sketch, *, fuse: bool) -> Run:
     return run
 
 
-def logits_of(run: Run, lengths: Lengths = Lengths()) -> np.ndarray:  # noqa: B008  # a value
+def logits_of(run: Run, lengths: Lengths = Lengths()) -> np.ndarray:  # a value
     """The logits of both steps, [L, vocab]."""
     return np.concatenate([run(batch) for batch in steps(lengths)])
 
 
-def error_of(run: Run, sketch: Sketch, lengths: Lengths = Lengths()) -> float:  # noqa: B008  # a value
+def error_of(run: Run, sketch: Sketch, lengths: Lengths = Lengths()) -> float:  # a value
     """The relative error against the graph as it was drawn, in the interpreter."""
     return relative_error(logits_of(run, lengths), logits_of(interpreted(sketch.graph, sketch), lengths))

@@ -51,12 +51,12 @@ class OneOp:
             self.graph.caches.append(args["cache"].spec)
         self.expected, self.cache_after = self.reference_with_cache()
         shapes = [x.shape for x in (self.expected if isinstance(self.expected, tuple) else (self.expected,))]
-        rows = "logits" if op.name in ("head", "select") else "tokens"
+        rows = {"head": "logits", "select": "logits", "pool": "pooled"}.get(op.name, "tokens")
         outputs = tuple(Value(len(self.inputs) + i, (rows, shape[1])) for i, shape in enumerate(shapes))
         cache = 0 if op.uses_cache else None
         self.graph.nodes.append(Node(op, tuple(self.inputs), bound, attrs, outputs, cache))
-        if op.name == "head":
-            self.graph.outputs["logits"] = outputs[0]
+        if op.name in ("head", "pool"):
+            self.graph.outputs["logits" if op.name == "head" else "pooled"] = outputs[0]
 
     def _bind(self, parameter: str, value: Any) -> Any:
         if isinstance(value, tuple):
@@ -87,7 +87,12 @@ class OneOp:
             ids = [0] * len(self.args["features"])
             return replace(Batch.of([RowPart(ids, 0, [0, 1, 2])], 16), features=self.args["features"])
         if "positions" in self.args:
-            return Batch.of([RowPart([0], int(p), [0] * 300) for p in self.args["positions"]], LIMITS.block_tokens)
+            parts = [RowPart([0], int(p), [0] * 300) for p in self.args["positions"]]
+            batch = Batch.of(parts, LIMITS.block_tokens)
+            return replace(batch, pools=self.args.get("pools", batch.pools))
+        if "token_types" in self.args:
+            types = self.args["token_types"]
+            return replace(Batch.of([RowPart([0] * len(types), 0, [0])], LIMITS.block_tokens), token_types=types)
         ids = self.args.get("token_ids", np.zeros(len(self.args[self.op.inputs[0]]) if self.op.inputs else 0, np.int32))
         num_logits = len(ids) if self.op.name == "head" else 1
         blocks = list(range(-(-len(ids) // LIMITS.block_tokens)))
@@ -106,7 +111,9 @@ class OneOp:
             output = program.launch(replace(batch, num_top=np.ones(len(batch.logits_at), np.int32))).result()
             assert np.array_equal(output.top_tokens[:, :1].ravel(), output.logits.argmax(1))
             return (output.logits,)
-        program.launch(batch)
+        output = program.launch(batch).result()
+        if self.op.name == "pool":
+            return (output.pooled,)
         if isinstance(self.args.get("cache"), StateCache):
             self.states = np.empty_like(self.args["cache"].slots)
             for slot, state in enumerate(self.states):

@@ -268,7 +268,7 @@ class Simulator:
         num_blocks: int,
         block_tokens: int = 16,
         depth: int = 1,
-        groups: Groups = Groups(),  # noqa: B008
+        groups: Groups = Groups(),
         **device: float,
     ):
         spacing = CheckpointSpacing(groups.every, groups.grain)

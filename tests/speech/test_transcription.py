@@ -12,7 +12,6 @@ from quire import LLM
 from quire.engine.transcription import as_request, samples_of
 from quire.speech.transcribe import transcribe
 from quire.types.errors import InvalidRequest
-from quire.types.output import Finished, Tokens
 from quire.types.speech import SpeechOptions, SpeechRequest
 from tests.speech.toy import LANGUAGES, SUPPRESSED, SUPPRESSED_FIRST, make_speech_folder, spoken
 

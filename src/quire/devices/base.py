@@ -58,7 +58,7 @@ class DraftCapacity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """The result of a step, one entry for each token of batch.logits_at."""
+    """The result of a step: one entry for each token of batch.logits_at, and one for each of batch.pools."""
 
     # float32 [L, vocab]; None: the graph has no head. If the device samples, [H, vocab]: only the entries that
     # batch.draws leaves to the host, in order; H may be 0.
@@ -69,6 +69,7 @@ class StepOutput:
     # int32 [L] the tokens sampled on the device by batch.draws. -1: the host samples, or a logit is NaN or infinite, or
     # no token is left.
     tokens: Array | None = None
+    pooled: Array | None = None  # float32 [P, dim], one for each of batch.pools; None: the graph does not pool
     seconds: float | None = None  # device-busy seconds, if the device measures them
     is_typical: bool = True  # False: steps of this size will be faster from now on, as the device has prepared for them
 

@@ -48,7 +48,9 @@ from quire.observe.histogram import Histogram
 from quire.observe.metrics import STEP_SECONDS
 from quire.runner.flight import Flight, Masks
 from quire.scheduler.scheduler import Scheduler
-from quire.types.errors import DuplicateRequest, InvalidRequest, QuireError
+from quire.scheduler.whole_texts import WholeTextScheduler
+from quire.types.errors import DuplicateRequest, InvalidRequest, QuireError, WrongKind
+from quire.types.kinds import RequestKind
 from quire.types.output import Finished, split_outcomes
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, StepPlan, StepResult
@@ -92,7 +94,7 @@ class EngineCore:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: Scheduler | WholeTextScheduler,
         cache: KVCache,
         runner: PlanRunner,
         grammars: Grammars,
@@ -111,6 +113,7 @@ class EngineCore:
         self._plan_seconds, self._run_seconds, self._commit_seconds = (Histogram(STEP_SECONDS) for _ in range(3))
         self._out: list[Outward] = []
         self._is_open = True
+        self.kinds: Sequence[RequestKind] = (RequestKind.GENERATE,)  # of requests that are accepted
         self.checks_when_idle = False  # check all invariants whenever the engine is idle
 
     # ── messages ──
@@ -194,7 +197,10 @@ class EngineCore:
         return self._scheduler.cancel(request_id, now, reason, sample)
 
     def _check(self, request: GenerateRequest, prompt: array[int]) -> None:
-        """Refuse token ids outside the vocabulary: they would be read from beyond the model's tables."""
+        """Refuse what the model cannot do, and token ids outside the vocabulary: they would be read from beyond its
+        tables."""
+        if request.kind not in self.kinds:
+            raise WrongKind(request.kind, self.kinds)
         if request.id in self._grammars:
             raise DuplicateRequest(request.id)
         if np.frombuffer(prompt, np.uint32).max() >= self._vocab_size:  # 20 times as fast as `max`
@@ -284,14 +290,15 @@ class EngineCore:
         self._out += split.ongoing
         tally.output_tokens += split.num_output
         tally.forced_tokens += split.num_forced
-        for request_id, sample, tokens, logprobs, finish, error, hit, forced, _, waited, drafts in split.ended:
+        for request_id, sample, tokens, logprobs, finish, error, hit, forced, _, waited, drafts, vector in split.ended:
             if error is not None:
                 tally.num_failed += 1
                 self._out.append(Failed(request_id, sample, error))
             elif finish is not None:
                 tally.num_finished += 1
                 tally.num_cancelled += finish is FinishReason.CANCELLED
-                self._out.append(Finished(request_id, sample, finish, tokens, logprobs, hit, forced, waited, drafts))
+                facts = (tokens, logprobs, hit, forced, waited, drafts, vector)
+                self._out.append(Finished(request_id, sample, finish, *facts))
 
     # ── the loop ──
 

@@ -23,6 +23,7 @@ from quire.observe.log import error_origin
 from quire.runner.flight import Mask, Masks
 from quire.sampling.mask import WORD_BITS, blank
 from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.whole_texts import WholeTextScheduler
 from quire.types.errors import Overloaded, QuireError, StepFailed
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, StepPlan
@@ -54,7 +55,9 @@ class ConstrainedText:
 class Grammars:
     """Used by the loop's thread. A thread of its own computes masks while a step runs."""
 
-    def __init__(self, scheduler: Scheduler, compiler: Compiler, config: Config, vocab_size: int) -> None:
+    def __init__(
+        self, scheduler: Scheduler | WholeTextScheduler, compiler: Compiler, config: Config, vocab_size: int
+    ) -> None:
         self._scheduler = scheduler
         self._compiler = compiler
         self._jumps = config.grammar.jump_forward

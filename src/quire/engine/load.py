@@ -17,7 +17,7 @@ from quire.config import Config, home_folder
 from quire.devices import base as devices
 from quire.devices.base import Device, Limits, LoweringOptions, Program, ReportsKernels, WeightCache
 from quire.devices.facts import DeviceFacts
-from quire.engine.context import context_limit
+from quire.engine.context import context_limit, with_model_limits
 from quire.engine.core import EngineCore
 from quire.engine.grammars import Grammars
 from quire.engine.messages import Ready, WindowCache
@@ -36,14 +36,17 @@ from quire.runner.memory import (
     with_kv_format,
 )
 from quire.runner.runner import Runner
-from quire.runner.sources import SourcePrograms, lower_source
+from quire.runner.sources import lower_source
+from quire.runner.whole_texts import WholeTextRunner
 from quire.scheduler.overlapped import OverlappedSpeculation
 from quire.scheduler.request_state import RequestState
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.speculation import MAX_DRAFTS, DraftLimits, ProposesDrafts, Speculation
+from quire.scheduler.whole_texts import WholeTextScheduler
 from quire.spec.prediction import PredictionDrafter
 from quire.spec.suffix import SuffixDrafter
 from quire.spec.tree import TreeDrafter
+from quire.types.kinds import RequestKind
 from quire.types.lowered import FOLDER
 from quire.types.sampling_values import OFF
 from quire.weights.checkpoint import Checkpoint, open_checkpoint
@@ -81,7 +84,7 @@ def build_engine(
     """An engine for an open checkpoint. `drafters`: instead of those that every model has."""
     began = time.monotonic()
     progress("drawing the graph")
-    model = draw(checkpoint, partial(context_limit, config))
+    model = draw(checkpoint, partial(context_limit, config), config.embedding.pooling)
     opened = devices.open(device) if isinstance(device, str) else device
     facts = opened.facts()
     config, plan = fit_config(config, model, facts)
@@ -90,28 +93,27 @@ def build_engine(
     if isinstance(checkpoint, Checkpoint):
         checkpoint.release_pages()
     vocab_size = model.config.vocab_size
-    runner = Runner(program, limits, vocab_size, config.cache.check_states)
-    runner.sources = lower_sources(opened, model, limits, config)
+    runner = _runner(program, model, limits, config)
     cache = KVCache(
-        limits.num_blocks,
+        max(1, limits.num_blocks),
         limits.block_tokens,
         config.cache.session_ttl,
         windows=limits.windows,
         num_states=limits.num_states,
         spacing=_spacing(config, facts),
     )
-    if model.source is not None:
+    if model.source is not None and isinstance(runner, Runner):
+        runner.sources = lower_source(opened, model.source, limits, lowering_options(opened, None, config))
         cache.sources = SourcePool(limits.num_source_blocks, limits.block_tokens, model.source.max_tokens)
-    drafters = _drafters(cache) if drafters is None else drafters
-    scheduler = Scheduler(cache, config.scheduler, _speculation(drafters, runner, config))
+    scheduler = _scheduler(cache, runner, config, _drafters(cache) if drafters is None else drafters)
     cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
     compiler = Compiler(
         lambda: open_backend(grammar_vocabulary(checkpoint, vocab_size), config.grammar.open_objects), config.grammar
     )
     grammars = Grammars(scheduler, compiler, config, vocab_size)
     core = EngineCore(scheduler, cache, runner, grammars, vocab_size, depth=runner.depth)
+    core.kinds, vector_size = request_kinds(model)
     core.checks_when_idle = config.observe.log_level == "debug"
-    windows = zip(plan.windows, plan.sizes.windows, strict=True)
     ready = Ready(
         device=opened.name,
         architecture=model.architecture,
@@ -124,11 +126,40 @@ def build_engine(
         block_bytes=plan.sizes.tokens,
         weight_bytes=fixed_bytes(model.weights, vocab_size, config, facts),
         kernels=program.kernels if isinstance(program, ReportsKernels) else {},
-        windows=tuple(WindowCache(*group, size.block) for group, size in windows),
+        windows=tuple(WindowCache(*group, size.block) for group, size in plan.window_pairs),
         num_states=plan.num_states,
         state_bytes=plan.sizes.state,
+        kinds=core.kinds,
+        vector_size=vector_size,
     )
     return LoadedEngine(core, ready)
+
+
+def _runner(program: Program, model: DrawnModel, limits: Limits, config: Config) -> Runner | WholeTextRunner:
+    """The runner of a model: of whole texts if it keeps nothing of them."""
+    if model.is_encoder:
+        assert model.pool is not None
+        return WholeTextRunner(program, limits, model.pool)
+    return Runner(program, limits, model.config.vocab_size, config.cache.check_states, model.pool)
+
+
+def _scheduler(
+    cache: KVCache, runner: Runner | WholeTextRunner, config: Config, drafters: Sequence[ProposesDrafts]
+) -> Scheduler | WholeTextScheduler:
+    if isinstance(runner, WholeTextRunner):
+        return WholeTextScheduler(config.scheduler)
+    return Scheduler(cache, config.scheduler, _speculation(drafters, runner, config))
+
+
+def request_kinds(model: DrawnModel) -> tuple[tuple[RequestKind, ...], int]:
+    """What requests may ask the model for, and the size of its vectors."""
+    outputs = model.graph.outputs
+    generates = (RequestKind.GENERATE,) if "logits" in outputs else ()
+    if "scores" in outputs:
+        return (*generates, RequestKind.SCORE, RequestKind.CLASSIFY), outputs["scores"].dim
+    if "pooled" in outputs:
+        return (*generates, RequestKind.EMBED, RequestKind.SCORE), outputs["pooled"].dim
+    return generates, 0
 
 
 def _drafters(cache: KVCache) -> tuple[ProposesDrafts, ...]:
@@ -163,13 +194,6 @@ def lower(
     return program, replace(limits, num_blocks=program.num_blocks)
 
 
-def lower_sources(device: Device, model: DrawnModel, limits: Limits, config: Config) -> SourcePrograms | None:
-    """What encodes the inputs of the model's encoder. None: it has none."""
-    if model.source is None:
-        return None
-    return lower_source(device, model.source, limits, lowering_options(device, None, config))
-
-
 def lowering_options(device: Device, kept: WeightCache | None, config: Config) -> LoweringOptions:
     """The choices for a lowering, as set."""
     return LoweringOptions(
@@ -188,7 +212,7 @@ def lowering_options(device: Device, kept: WeightCache | None, config: Config) -
 
 def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> tuple[Config, CachePlan]:
     """The settings, limited to what the model can do, what the device has, and what its memory holds; the cache."""
-    config = replace(config, scheduler=replace(config.scheduler, max_context=model.context))
+    config = with_model_limits(config, model)
     config = with_kv_format(config, facts)
     longest_source = 0 if model.source is None else model.source.max_tokens
     sizes = cache_bytes(model.graph.caches, config, facts.frees_windows, longest_source)

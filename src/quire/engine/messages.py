@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from quire.config import Config
 from quire.observe.histogram import EMPTY_HISTOGRAM, HistogramValue
 from quire.types.errors import QuireError
+from quire.types.kinds import RequestKind
 from quire.types.output import Finished, Tokens
 from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin
 
@@ -150,6 +151,8 @@ class Ready:
     windows: tuple[WindowCache, ...] = ()  # layers that keep the tokens of a window; these blocks are not resized
     num_states: int = 0  # of running requests, and checkpoints
     state_bytes: int = 0  # of one of them, over the recurrent layers
+    kinds: tuple[RequestKind, ...] = (RequestKind.GENERATE,)  # of requests that it accepts
+    vector_size: int = 0  # numbers of an embedding, or classes; 0: it makes none
 
     @property
     def group_bytes(self) -> int:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from quire.config import BadSetting, Config
 from quire.devices import base as devices
 from quire.devices.facts import DeviceFacts, available, device_facts
-from quire.engine.context import context_limit
+from quire.engine.context import context_limit, with_model_limits
 from quire.models.config import CheckpointSource
 from quire.models.describe import describe
 from quire.models.draw import draw
@@ -136,7 +136,9 @@ def memory_need(path: Path, device: str, config: Config) -> Need | Share:
 def need_of(path: Path, config: Config, facts: DeviceFacts) -> Need:
     """What the checkpoint at this path takes on the device with these facts."""
     config = with_kv_format(config, facts)
-    model = draw(open_checkpoint(path, config.weights.load_format), partial(context_limit, config))
+    checkpoint = open_checkpoint(path, config.weights.load_format)
+    model = draw(checkpoint, partial(context_limit, config), config.embedding.pooling)
+    config = replace(config, scheduler=with_model_limits(config, model).scheduler)
     fixed = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
     buffers = buffer_bytes(model.graph, model.weights, config, facts) + source_bytes(model.source, config, facts)
     longest_source = 0 if model.source is None else model.source.max_tokens

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
 from quire.graph.weight import Weights
-from quire.ops import attention, elementwise, embed, experts, latent, linear, norm, rope, route, select
+from quire.ops import attention, elementwise, embed, experts, latent, linear, norm, pool, rope, route, select
 from quire.ops.cache import CacheSpec, PagedKV, State
 from quire.ops.delta_rule import delta_rule, log_decay
 from quire.ops.registry import Op, Shape, ShapeError, format_shape
@@ -23,7 +23,8 @@ from quire.ops.state_scan import state_scan
 from quire.types.errors import QuireError
 
 WeightNames = str | None | tuple[str | None, ...]  # the weights bound to one parameter of an op
-OutputKind = Literal["logits"]
+OutputKind = Literal["logits", "pooled", "scores"]  # the last two: a row for each pool of the step
+ROWS = {"logits_at": "logits", "pools": "pooled"}  # arrays of a step that have another length than its tokens
 
 
 class GraphError(QuireError):
@@ -37,7 +38,7 @@ class Value:
     """An output of a node."""
 
     id: int
-    shape: Shape  # ("tokens", dim) or ("logits", dim)
+    shape: Shape  # ("tokens", dim), ("logits", dim) or ("pooled", dim)
 
     @property
     def dim(self) -> int:
@@ -107,6 +108,7 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     caches: list[CacheSpec] = field(default_factory=list)
     outputs: dict[OutputKind, Value] = field(default_factory=dict)
+    pools: bool = False  # a decoder that is drawn here also pools its tokens' vectors
     _written: set[int] = field(default_factory=set)
     _num_values: int = 0
 
@@ -117,7 +119,7 @@ class Graph:
 
     def rewritten(self, nodes: Iterable[Node]) -> Graph:
         """Return a graph with these nodes, and the same caches and outputs."""
-        return Graph(self.shapes, list(nodes), self.caches, dict(self.outputs), set(self._written), self._num_values)
+        return replace(self, nodes=list(nodes), outputs=dict(self.outputs), _written=set(self._written))
 
     # --- methods for models
 
@@ -273,7 +275,11 @@ class Graph:
         return self.draw(elementwise.columns, {"x": x}, {}, start=start, width=width)
 
     def logits(self, x: Value, head: str, *, factor: float = 1.0, cap: float | None = None) -> Value:
-        """Compute the logits of the tokens in the step's `logits_at`: the graph's output."""
+        """Compute the logits of the tokens in `logits_at`, the scores or vectors of the step's `pools`, or both."""
+        if self.pools:
+            self.outputs["pooled"] = vectors = self.draw(pool.pool, {"x": x}, {})
+            if head not in self.shapes:
+                return vectors
         chosen = self.draw(select.select, {"x": x}, {})
         out = self.softcap(self.scale(self.linear(chosen, head), factor), cap)
         self.outputs["logits"] = out
@@ -283,8 +289,8 @@ class Graph:
 
     @property
     def output(self) -> Value:
-        """The logits, or the last value of a graph that has none."""
-        return self.outputs.get("logits") or self.nodes[-1].outputs[0]
+        """The logits, or what else it computes, or the last value of a graph without outputs."""
+        return next(iter(reversed(self.outputs.values())), self.nodes[-1].outputs[0])
 
     def weight_names(self) -> tuple[str, ...]:
         """Return every weight that a node uses, once, in order of first use."""
@@ -329,7 +335,7 @@ class Graph:
         """Check the shapes and make a node. `outputs`: the values that it computes, if they exist already."""
         args: dict[str, Any] = {name: value.shape for name, value in inputs.items()}
         args |= {name: self._shape_of(names) for name, names in weights.items()}
-        args |= {name: ("logits" if name == "logits_at" else "tokens",) for name in op.reads}
+        args |= {name: (ROWS.get(name, "tokens"),) for name in op.reads}
         if op.uses_cache and cache is not None:
             args["cache"] = self.caches[cache]
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from quire.graph.graph import Graph, Node, WeightNames
+from quire.graph.graph import Graph, Node, OutputKind, WeightNames
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 from quire.ops.cache import CrossCache, cache_groups, empty_cache
@@ -46,13 +46,21 @@ class Interpreter:
         self._numbers: dict[int, Array] = {}  # float32, by the weight's identity: tied names share one array
 
     def run(self, batch: Batch) -> Array:
-        """Run one step; return the logits of batch.logits_at, float32 [L, vocab]."""
+        """Run one step; return the logits of batch.logits_at, float32 [L, vocab], or the graph's other output."""
+        return self._values(batch)[self.graph.output.id]
+
+    def outputs(self, batch: Batch) -> dict[OutputKind, Array]:
+        """Run one step; return all outputs."""
+        values = self._values(batch)
+        return {kind: values[value.id] for kind, value in self.graph.outputs.items()}
+
+    def _values(self, batch: Batch) -> dict[int, Array]:
         self.copy_blocks(batch)
         values: dict[int, Array] = {}
         for node in self.graph.nodes:
             outputs = self.run_node(node, [values[value.id] for value in node.inputs], batch)
             values |= {value.id: array for value, array in zip(node.outputs, outputs, strict=True)}
-        return values[self.graph.output.id]
+        return values
 
     def copy_blocks(self, batch: Batch) -> None:
         """Copy KV blocks as the step says, before any node runs."""

@@ -12,6 +12,7 @@ from quire.models.keys import ConfigKeys, KeySet
 from quire.models.quantization import Quantization, read_quantization
 from quire.models.rope import ALL, CHUNKED, FULL, SLIDING, RopeConfig, ropes_from_config, ropes_from_gguf
 from quire.models.values import MAX_HEAD_DIM, MAX_LAYERS, MAX_SHOWN, Values, brief
+from quire.types.kinds import PoolKind
 
 Metadata = Mapping[str, Any]
 
@@ -74,6 +75,11 @@ class ModelConfig:
         An architecture may add weights that it computes, and replace numbers that are stored as tensors.
         """
         return self
+
+    @property
+    def classifier_pool(self) -> PoolKind:
+        """How a model with a head of classes pools: a decoder by its last token, which has read all others."""
+        return PoolKind.LAST
 
     @property
     def longest_context(self) -> int:

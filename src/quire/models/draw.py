@@ -15,11 +15,13 @@ from quire.graph.weight import Weights, computed_weight
 from quire.models.alibi import alibi_slopes
 from quire.models.config import SLOPES, CheckpointSource, ModelConfig
 from quire.models.describe import describe
+from quire.models.embedding import draw_modules, modules_of, pooling_of, unpooled
 from quire.models.errors import BadCheckpoint
 from quire.models.names import bind_weights
 from quire.models.rope import SLIDING, RopeConfig
 from quire.models.source import DrawnSource, draw_source
 from quire.ops.registry import format_shape
+from quire.types.kinds import PoolKind
 
 Array = NDArray[Any]
 logger = logging.getLogger("quire.models")
@@ -34,7 +36,13 @@ class DrawnModel:
     graph: Graph
     weights: Weights
     context: int  # the longest text that it was drawn for
+    pool: PoolKind | None = None  # how pooled requests are pooled; None: there are none
     source: DrawnSource | None = None  # of an encoder-decoder: what computes the sources that it reads
+
+    @property
+    def is_encoder(self) -> bool:
+        """Does it read a text as a whole, and keep nothing of it?"""
+        return not self.graph.caches
 
 
 def trained_context(config: ModelConfig) -> int:
@@ -42,15 +50,22 @@ def trained_context(config: ModelConfig) -> int:
     return config.max_context
 
 
-def draw(checkpoint: CheckpointSource, context: Callable[[ModelConfig], int] = trained_context) -> DrawnModel:
+def draw(
+    checkpoint: CheckpointSource,
+    context: Callable[[ModelConfig], int] = trained_context,
+    pooling: str | None = None,
+) -> DrawnModel:
     """Find the architecture, bind its weights, check every shape, draw the graph.
 
     `context` returns the longest text that will be served. Ropes whose factors depend on the length of the text choose
-    them by it, once: another choice for each text would allow no cache hits.
+    them by it, once: another choice for each text would allow no cache hits. `pooling`: how vectors of tokens become
+    one, as the user sets it; None: as the model's files say.
     """
+    modules = modules_of(checkpoint)
+    pool = pooling_of(checkpoint, pooling)
     checkpoint, arch, config = describe(checkpoint)
     weights = bind_weights(checkpoint, config, arch.names)
-    config = replace(config, tied=weights["head"] is weights["embed"]).complete(weights)
+    config = replace(config, tied=weights.get("head") is weights["embed"]).complete(weights)
     if config.alibi:
         weights[SLOPES] = computed_weight(SLOPES, config.alibi * alibi_slopes(config.num_heads))
     length = context(config)
@@ -62,13 +77,19 @@ def draw(checkpoint: CheckpointSource, context: Callable[[ModelConfig], int] = t
         frequencies = _frequencies(checkpoint, rope, length, has_divisors=kind != SLIDING)
         weights[name] = computed_weight(name, frequencies)
     graph = Graph.over(weights)
+    pool = config.classifier_pool if "score" in weights else pool
+    graph.pools = pool is not None
+    if pool is None and "head" not in weights:
+        raise unpooled(arch.name)
     arch.draw(graph, config)
+    if "pooled" in graph.outputs:
+        draw_modules(graph, modules, weights)
     unused = set(weights) - set(graph.weight_names())
     if forgotten := {name for name in unused if not name.startswith("rope.")}:
         raise TypeError(f"{arch.name} names weights that it does not draw: {', '.join(sorted(forgotten))}")
     used = {name: weight for name, weight in weights.items() if name not in unused}  # a rope may be that of no layer
     source = None if arch.source is None else draw_source(checkpoint, config, arch.source)
-    return DrawnModel(arch.name, config, graph, used, length, source)
+    return DrawnModel(arch.name, config, graph, used, length, pool, source)
 
 
 def _frequencies(checkpoint: CheckpointSource, rope: RopeConfig, context: int, *, has_divisors: bool) -> Array:

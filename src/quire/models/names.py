@@ -239,7 +239,8 @@ def _renamed(tensors: Mapping[str, StoredTensor], names: Names) -> Mapping[str, 
     is_bare = not has_prefix and any(name.startswith(f"{layers}.") for name in tensors)
     if not is_bare and not names.renamed:
         return tensors
-    heads = (f"{_first(SAFETENSORS, names, 'head')}", *names.renamed)
+    own = [_first(SAFETENSORS, names, word) for word in ("head", "score") if word in names.entries]
+    heads = (*own, *names.renamed)
     full = {f"{prefix}.{name}" if is_bare and name not in heads else name: tensor for name, tensor in tensors.items()}
     return {names.renamed.get(name, name): tensor for name, tensor in full.items()}
 

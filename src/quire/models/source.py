@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quire.graph.graph import Graph, Layer, Value
 from quire.graph.weight import StackedTensor, Weight, Weights, computed_weight
@@ -24,6 +25,7 @@ from quire.ops import attention, select
 from quire.ops.cache import Cross
 from quire.ops.source import attention_source, input_features
 
+Array = NDArray[Any]
 PAIRS = "pairs"
 HIDDEN = ("hidden",)
 GENERATION = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "num_beams", "max_length",
@@ -92,13 +94,15 @@ def _draw_pairs(g: Graph, weights: dict[str, Weight], c: ModelConfig) -> None:
     stack = StackedTensor(PAIRS, tuple(part.source for part in parts))
     joined = {PAIRS: Weight(PAIRS, (sum(part.shape[0] for part in parts), c.hidden), parts[0].format, stack)}
     if any(f"{word}.bias" in weights for word in words):
-        rows = [np.zeros(part.shape[0]) if (bias := weights.get(f"{part.name}.bias")) is None else bias.float32()
+        biases = [np.zeros(part.shape[0]) if (bias := weights.get(f"{part.name}.bias")) is None else bias.float32()
                 for part in parts]  # fmt: skip
-        joined[f"{PAIRS}.bias"] = computed_weight(f"{PAIRS}.bias", np.concatenate(rows))
+        joined[f"{PAIRS}.bias"] = computed_weight(f"{PAIRS}.bias", np.concatenate(biases))
     weights.clear()
     weights.update(joined)
     g.shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    g.outputs["logits"] = g.linear(g.draw(select.select, {"x": g.draw(input_features, {}, {}, dim=c.hidden)}, {}), PAIRS)
+    g.outputs["logits"] = g.linear(
+        g.draw(select.select, {"x": g.draw(input_features, {}, {}, dim=c.hidden)}, {}), PAIRS
+    )
 
 
 # --- what decoders and encoders are drawn with
@@ -141,3 +145,28 @@ def pair_names(layers: str, block: str, *biased: str) -> Names:
                                            word in biased) for word in "kv"}  # fmt: skip
     pattern = rf"{re.escape(block)}\.[kv](_proj)?\."
     return Names(entries, layers=layers, ignored=re.compile(rf"^(?!.*{pattern})"))
+
+
+def distances(table: Array, reach: int, *, is_causal: bool) -> Array:
+    """Biases of heads by distance [heads, 2 * reach + 1], of T5's table [buckets, heads].
+
+    Half of the buckets are single distances, the others are wider the further they are, up to `reach`. Tokens behind
+    the query have buckets of their own, unless a query reads none of them.
+    """
+    offsets = np.arange(-reach, reach + 1)
+    num_buckets = len(table) if is_causal else len(table) // 2
+    base = np.where(offsets > 0, 0 if is_causal else num_buckets, 0)
+    far = np.where(offsets > 0, 0, -offsets) if is_causal else np.abs(offsets)
+    exact = num_buckets // 2
+    with np.errstate(divide="ignore"):
+        logs = np.log(far.astype(np.float32) / np.float32(exact)) / np.float32(np.log(reach / exact))
+    wide = np.minimum(exact + (np.maximum(logs, 0) * np.float32(num_buckets - exact)).astype(np.int64), num_buckets - 1)
+    spread: Array = table[base + np.where(far < exact, far, wide)].T
+    return spread
+
+
+def sinusoids(num_positions: int, dim: int) -> Array:
+    """A table of positions: sines of the first half of the columns, cosines of the second."""
+    rates = np.power(10000.0, -2 * (np.arange(dim) // 2) / dim)
+    angles = np.arange(num_positions)[:, None] * rates[None, :]
+    return np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], axis=1).astype(np.float32)

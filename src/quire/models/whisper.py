@@ -15,7 +15,13 @@ from quire.models.keys import ConfigKeys
 from quire.models.names import Names, Stored, TensorName
 from quire.models.registry import architecture
 from quire.models.source import (
-    HIDDEN, SOURCE_CONFIG, SourceModel, attend_all, attend_cross, encoder_numbers, pair_names,
+    HIDDEN,
+    SOURCE_CONFIG,
+    SourceModel,
+    attend_all,
+    attend_cross,
+    encoder_numbers,
+    pair_names,
 )  # fmt: skip
 from quire.models.values import Values
 from quire.ops.source import input_features, shift_tokens
@@ -29,7 +35,9 @@ def _norm(name: str) -> TensorName:
 
 def _attention(word: str, block: str, words: str = "qkv") -> dict[str, TensorName]:
     """Keys have no bias."""
-    entries = {f"{word}.{each}": TensorName(f"{block}.{each}_proj", None, ("q", "hidden"), each != "k") for each in words}
+    entries = {
+        f"{word}.{each}": TensorName(f"{block}.{each}_proj", None, ("q", "hidden"), each != "k") for each in words
+    }
     return {**entries, f"{word}.out": TensorName(f"{block}.out_proj", None, ("hidden", "q"), True),
             f"{word}.norm": _norm(f"{block}_layer_norm")}  # fmt: skip
 
@@ -43,7 +51,8 @@ DECODER = Names({
     "norm": _norm("model.decoder.layer_norm"), "head": TensorName("proj_out", None, ("vocab", "hidden")),
 }, layers="model.decoder.layers").but(ignored=rf"^model\.encoder\.|{CROSS}\.[kv]_proj")  # fmt: skip
 ENCODER = Names({
-    "conv1": TensorName(Stored("model.encoder.conv1", shape=("hidden", "mels", "taps")), None, ("hidden", "conv1"), True),
+    "conv1": TensorName(Stored("model.encoder.conv1", shape=("hidden", "mels", "taps")), None, ("hidden", "conv1"),
+                        True),
     "conv2": TensorName(Stored("model.encoder.conv2", shape=("hidden", "hidden", "taps")), None, ("hidden", "conv2"),
                         True),
     "positions": TensorName("model.encoder.embed_positions", None, ("positions", "hidden")),

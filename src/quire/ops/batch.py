@@ -106,6 +106,10 @@ class Batch:
     states: StateSlots | None = None  # None: no layer has a state
     sources: SourceTables | None = None  # None: no layer reads a source
     features: Array | None = None  # float32 [T, dim]: inputs in place of token ids; None: there are none
+    # [P, 3] first token, token after the last, kind (see ops/pool.py): the tokens of one row that become one vector
+    pools: Array = field(default_factory=_no_triples)
+    # [T] 1 for tokens of the second of two texts, else 0; empty: no op of the graph reads it
+    token_types: Array = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @classmethod
     def of(cls, parts: Sequence[RowPart], block_tokens: int) -> Batch:
@@ -157,6 +161,10 @@ class Batch:
         assert len(np.unique(self.slots)) == num_tokens, "two tokens would write the same slot"
         assert (self.slots >= 0).all() and (self.slots < num_blocks * block_tokens).all()
         assert (np.diff(self.logits_at) > 0).all() and (self.logits_at < num_tokens).all()
+        begins, ends, kinds = self.pools.T
+        assert ((begins >= 0) & (begins < ends) & (ends <= num_tokens) & (kinds >= 0) & (kinds < 4)).all()
+        assert np.array_equal(self.row_of_token[begins], self.row_of_token[ends - 1]), "a pool is of two rows"
+        assert len(self.token_types) in (0, num_tokens)
         self._check_groups(block_tokens)
         self._check_draws()
         self._check_states()

@@ -1,4 +1,4 @@
-"""What outlives a step: what a layer declares (`PagedKV`, `Latent`, `State`, `Cross`) and the reference's arrays for it.
+"""What outlives a step: what layers declare (`PagedKV`, `Latent`, `State`, `Cross`), and the reference's arrays of it.
 
 The array layout here is the reference's. A device chooses its own; only the output of attention must be the same.
 """

@@ -1,4 +1,4 @@
-"""Token ids and positions become vectors."""
+"""Token ids, positions and types become vectors."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def embed_positions(positions: Array, table: Array, *, offset: int = 0) -> Array
     return table[positions + offset].astype(np.float32)
 
 
+@op(weights=("table",), tolerance=_TOLERANCE)
+def embed_types(token_types: Array, table: Array) -> Array:
+    """Rows token_types [T] of table [num_types, dim], as float32 [T, dim]: which of two texts a token is of."""
+    return table[token_types].astype(np.float32)
+
+
 @embed.shape
 def _(token_ids: Shape, table: Shape) -> Shape:
     expect("table", table, "*", "*")
@@ -34,6 +40,12 @@ def _(token_ids: Shape, table: Shape) -> Shape:
 def _(positions: Shape, table: Shape, *, offset: int = 0) -> Shape:
     expect("table", table, "*", "*")
     return (positions[0], table[1])
+
+
+@embed_types.shape
+def _(token_types: Shape, table: Shape) -> Shape:
+    expect("table", table, "*", "*")
+    return (token_types[0], table[1])
 
 
 @embed.examples
@@ -47,3 +59,9 @@ def _(make: ArrayMaker) -> Iterator[Args]:
     for num_tokens, offset in product((1, 9), (0, 2)):
         positions = make.rng.integers(0, 50, num_tokens, dtype=np.int32)
         yield {"positions": positions, "table": make(52, 64), "offset": offset}
+
+
+@embed_types.examples
+def _(make: ArrayMaker) -> Iterator[Args]:
+    for num_tokens in (1, 9):
+        yield {"token_types": make.rng.integers(0, 2, num_tokens, dtype=np.int32), "table": make(2, 64)}

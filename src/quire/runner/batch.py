@@ -19,12 +19,15 @@ from numpy.typing import NDArray
 
 from quire.devices.base import Limits
 from quire.ops.batch import Batch, Draws, SourceTables, StateSlots, WindowTables
+from quire.runner.pooling import part_pools
 from quire.runner.rows import Rows
+from quire.types.kinds import PoolKind
 from quire.types.step import Part, SharedPrefix, StepPlan
 
 Array = NDArray[Any]
 NONE: Array = np.zeros(0, np.int32)
 NO_SAVES: Array = np.zeros((0, 2), np.int32)
+NO_POOLS: Array = np.zeros((0, 3), np.int32)
 FEW_ROWS = 4  # for so few rows single assignments are faster than numpy calls, whose code has left the cache
 
 
@@ -80,7 +83,9 @@ class _RunningStep:
 class BatchBuilder:
     """Owns the buffers. A batch consists of views of them, so it is valid until the next one is built."""
 
-    def __init__(self, limits: Limits, device_samples: bool = False) -> None:
+    def __init__(self, limits: Limits, device_samples: bool = False, pool: PoolKind | None = None) -> None:
+        """`pool`: how the vectors of tokens are pooled; None: the program does not pool."""
+        self._pool = pool
         self._block_tokens = limits.block_tokens
         self._device_samples = device_samples
         self._token_ids, self._row_of_token = (np.zeros(limits.max_tokens, np.int32) for _ in range(2))
@@ -199,9 +204,15 @@ class BatchBuilder:
             windows=self._windows(plan, rows, row, (row_of_token, block), offset) if rows.window_tables else (),
             states=self._state_slots(plan, rows, row) if self._states is not None else None,
             sources=SourceTables(rows.source_lengths[row], rows.source_tables[row]) if self._has_sources else None,
+            pools=self._pools(parts, starts, rows),
         )
         is_simple = entries.is_one_each and not draws.host_sampled and np.count_nonzero(wanted == 1) == len(wanted)
         return BuiltBatch(batch, row, is_simple, *draws[1:])
+
+    def _pools(self, parts: tuple[Part, ...], starts: Array, rows: Rows) -> Array:
+        if self._pool is None or not any(part.is_pooled for part in parts):
+            return NO_POOLS
+        return part_pools(parts, starts, [rows[part.row].join.num_prompt for part in parts], self._pool)
 
     def _fill_tokens(self, parts: tuple[Part, ...], row: Array, rows: Rows) -> None:
         """Fill in the tokens of each part; a part without tokens continues with the row's newest sampled token."""

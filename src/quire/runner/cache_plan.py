@@ -81,10 +81,14 @@ class CachePlan:
     num_source_blocks: int = 0
 
     @property
+    def window_pairs(self) -> tuple[tuple[WindowLimits, WindowBytes], ...]:
+        """The window groups, each with the bytes of its blocks."""
+        return tuple(zip(self.windows, self.sizes.windows, strict=True))
+
+    @property
     def group_bytes(self) -> int:
         """Bytes of window groups, states and sources: they keep their size when the number of blocks changes."""
-        pairs = zip(self.windows, self.sizes.windows, strict=True)
-        windows = sum(group.num_blocks * size.block for group, size in pairs)
+        windows = sum(group.num_blocks * size.block for group, size in self.window_pairs)
         return windows + self.num_states * self.sizes.state + self.num_source_blocks * self.sizes.source
 
     @property
@@ -93,9 +97,7 @@ class CachePlan:
         return self.num_blocks * self.sizes.tokens + self.group_bytes
 
 
-def cache_bytes(
-    specs: Sequence[CacheSpec], config: Config, frees_windows: bool, longest_source: int = 0
-) -> CacheBytes:
+def cache_bytes(specs: Sequence[CacheSpec], config: Config, frees_windows: bool, longest_source: int = 0) -> CacheBytes:
     """Return the bytes of blocks and states. A model whose heads the KV format cannot hold is refused."""
     kv_format = KV_FORMATS[config.cache.kv_dtype]
     values: dict[int | None, int] = {}

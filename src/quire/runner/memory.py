@@ -11,8 +11,8 @@ from quire.devices.base import Limits, LoweringOptions, step_bytes
 from quire.devices.facts import DeviceFacts
 from quire.graph.graph import Graph
 from quire.graph.weight import Weight, Weights
-from quire.quant.registry import all_formats
 from quire.models.source import DrawnSource
+from quire.quant.registry import all_formats
 from quire.runner.cache_plan import CacheBytes, CachePlan, blocks_within, context_blocks, plan_cache
 from quire.runner.sources import source_limits
 

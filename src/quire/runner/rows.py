@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from quire.devices.base import Limits
 from quire.runner.draws import DrawTable
+from quire.runner.pooling import VectorSum
 from quire.runner.state_digests import TextDigest
 from quire.sampling.sampler import Sampler
 from quire.types.step import Join, Part, StepPlan
@@ -22,11 +23,12 @@ Array = NDArray[Any]
 class Row:
     """The part of a row's state that is not an array."""
 
-    __slots__ = ("join", "num_recorded", "sampler", "text", "uses_history")
+    __slots__ = ("join", "num_recorded", "sampler", "text", "uses_history", "vector")
 
     def __init__(self, join: Join, vocab_size: int) -> None:
         self.join = join
         self.text: TextDigest | None = None  # of its tokens so far, if states are checked
+        self.vector: VectorSum | None = None  # of the parts so far, if the request is pooled
         self.sampler = Sampler(join, vocab_size)
         self.uses_history = self.sampler.uses_history
         self.num_recorded = len(join.tokens)  # tokens of the text that its sampler has recorded, if it keeps them

@@ -32,6 +32,7 @@ from quire.devices.base import (
 from quire.ops.batch import StateSlots
 from quire.runner.batch import FEW_ROWS, BatchBuilder, BuiltBatch, logits_of
 from quire.runner.flight import Flight, Mask, Masks
+from quire.runner.pooling import VectorSum, has_pool, vector_result
 from quire.runner.rows import Row, Rows
 from quire.runner.sources import SourcePrograms
 from quire.runner.state_digests import StateDigests, TextDigest
@@ -39,6 +40,7 @@ from quire.sampling.logprobs import score
 from quire.sampling.mask import blank
 from quire.sampling.sampler import Task, Top, no_choice, sample
 from quire.types.errors import OutOfDeviceMemory, QuireError, StepFailed
+from quire.types.kinds import PoolKind
 from quire.types.step import (
     Part,
     PartResult,
@@ -59,14 +61,21 @@ class Runner:
     """One model on one device."""
 
     def __init__(
-        self, program: Program | SamplesTokens, limits: Limits, vocab_size: int, checks_states: bool = False
+        self,
+        program: Program | SamplesTokens,
+        limits: Limits,
+        vocab_size: int,
+        checks_states: bool = False,
+        pool: PoolKind | None = None,
     ) -> None:
-        """`checks_states`: fail a part that reads a state computed from other tokens than its own."""
+        """`checks_states`: fail a part that reads a state computed from other tokens than its own. `pool`: how pooled
+        requests are pooled; None: the program does not pool."""
+        self._pool = pool
         self._program = program
         self._sampling_program = program if isinstance(program, SamplesTokens) else None
         self._vocab_size = vocab_size
         self._rows = Rows(limits, vocab_size)
-        self._batches = BatchBuilder(limits, self._sampling_program is not None)
+        self._batches = BatchBuilder(limits, self._sampling_program is not None, pool)
         self._flights: deque[Flight] = deque()  # not collected
         self._collected_at = 0.0  # when the last step was collected
         self._digests = StateDigests() if checks_states and limits.num_states else None
@@ -208,7 +217,8 @@ class Runner:
                 output = flight.pending.result()
                 flight.busy_seconds, flight.is_typical = output.seconds, output.is_typical
                 if flight.error is None:
-                    return self._take(flight, output)
+                    results = self._take(flight, output)
+                    return results if output.pooled is None else self._with_vectors(flight, output.pooled, results)
             except Exception as error:
                 flight.error = _step_failed(flight.plan, error)
         return tuple(PartResult(error=flight.error) for _ in flight.plan.parts)
@@ -217,7 +227,9 @@ class Runner:
         """Return every part's tokens, and the scores of its prompt."""
         assert flight.built is not None
         if output.logits is None:
-            raise TypeError("the program returned no logits")
+            if any(map(logits_of, flight.plan.parts)):
+                raise TypeError("the program returned no logits")
+            return (NO_TOKEN,) * len(flight.plan.parts)
         masks = flight.masks.wait() if flight.masks is not None else {}
         if self._sampling_program is not None:
             return self._take_device_sampled(flight, output, masks)
@@ -228,6 +240,21 @@ class Runner:
                 return found
         indices = range(len(flight.plan.parts))
         return tuple(self._sample(flight, indices, output.logits, top, masks))
+
+    def _with_vectors(self, flight: Flight, pooled: Array, results: tuple[PartResult, ...]) -> tuple[PartResult, ...]:
+        """Return the results with the vectors of the requests whose whole prompt is computed."""
+        assert self._pool is not None
+        found, vectors = list(results), iter(pooled)
+        for index, (part, row) in enumerate(zip(flight.plan.parts, flight.rows, strict=True)):
+            if not part.is_pooled:
+                continue
+            num_prompt = row.join.num_prompt
+            row.vector = row.vector or VectorSum(self._pool)
+            if has_pool(part, num_prompt, self._pool):
+                row.vector.add(next(vectors))
+            if part.start + part.num_tokens == num_prompt:
+                found[index] = vector_result(row.vector.whole(num_prompt))
+        return tuple(found)
 
     def _take_device_sampled(
         self, flight: Flight, output: StepOutput, masks: Mapping[int, Mask]

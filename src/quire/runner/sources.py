@@ -1,4 +1,4 @@
-"""Encodes sources: the encoder's program, then keys and values of each decoder layer, stored in the decoder's blocks."""
+"""Encodes sources: runs the encoder, then stores keys and values of each decoder layer in the decoder's blocks."""
 
 from __future__ import annotations
 

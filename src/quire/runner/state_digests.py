@@ -65,7 +65,7 @@ class StateDigests:
                 checked[index] = _refuse(part, source)
             digests = {slot: text.at(position) for position, slot in saved}
             digests[int(states.target[index])] = text.at(part.start + len(tokens))
-            tokens_sampled, _, error, _ = checked[index]
+            tokens_sampled, _, error, _, _ = checked[index]
             written |= digests if error is None else dict.fromkeys(digests)
             if tokens_sampled:
                 text.put(part.start + len(tokens) - len(part.drafts), tokens_sampled)

@@ -10,7 +10,7 @@ from quire.config import SchedulerConfig
 from quire.scheduler.limits import StepTimeModel
 from quire.scheduler.queues import RunningList, WaitingQueue
 from quire.scheduler.request_state import Phase, RequestState
-from quire.types.errors import CacheTooSmall, ContextTooLong, InvalidRequest, Overloaded
+from quire.types.errors import CacheTooSmall, ContextTooLong, InvalidRequest, Overloaded, TextTooLong
 from quire.types.request import GenerateRequest
 
 
@@ -45,10 +45,12 @@ class Admission:
         num_known = len(request.prompt) + max(
             len(request.resumed_output(sample)) for sample in request.unfinished_samples
         )
-        if num_known >= self._config.max_context:
-            raise ContextTooLong(num_known, self._config.max_context)
-        if num_known >= self.max_total:
-            raise CacheTooSmall(num_known + 1, self.max_total)
+        num_new = int(not request.is_pooled)  # a token of the answer
+        if num_known + num_new > self._config.max_context:
+            kind = TextTooLong if request.is_pooled else ContextTooLong
+            raise kind(num_known, self._config.max_context)
+        if num_known + num_new > self.max_total:
+            raise CacheTooSmall(num_known + num_new, self.max_total)
 
     def check_load(self, waiting: WaitingQueue, step_times: StepTimeModel, request: GenerateRequest) -> None:
         """Raise if the request would wait too long. A resumed request was accepted before, and is not refused."""
@@ -154,10 +156,12 @@ class Admission:
             self._cache.sources.release(state.request.source)
 
     def _match(self, state: RequestState) -> Hit:
-        """Match a request's tokens. A prompt to be scored is computed even if cached: the cache has no logits."""
-        limit = state.num_scored if state.must_score else len(state.tokens) - 1
+        """Match a request's tokens. A prompt to be scored or pooled is computed even if cached: the cache has no
+        logits and no vectors."""
+        is_computed = state.must_score or state.request.is_pooled
+        limit = state.num_scored if is_computed else len(state.tokens) - 1
         state.hit = hit = self._cache.match(state.tokens, state.request.cache, limit, state.hit)
-        return hit._replace(leader=None) if state.must_score else hit
+        return hit._replace(leader=None) if is_computed else hit
 
     def _leader(self, state: RequestState, hit: Hit) -> RequestState | None:
         """Return the request that computes what this one resumes from, if it is better to wait for it."""

@@ -192,7 +192,7 @@ class RequestState:
         self.scheduled = end
         self.num_in_flight += 1
         self.last_step = step_number
-        if end == len(self.tokens):
+        if end == len(self.tokens) and not self.request.is_pooled:
             if self.phase is Phase.PREFILLING:
                 self._enter(Phase.DECODING)
             self.expected += 1

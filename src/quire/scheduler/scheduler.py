@@ -134,7 +134,7 @@ class Scheduler:
         report = self._outcomes.append
         for state, part, part_result in zip(step.states, plan.parts, result.parts, strict=True):
             state.num_in_flight -= 1
-            tokens, logprobs, error, _ = part_result
+            tokens, logprobs, error, _, _ = part_result
             if state.is_plain_decode and len(tokens) == 1 and error is None:
                 # Hot path, up to a thousand times a step: the part computed the last known token, and the request
                 # continues with the sampled one. Parts are read only off this path: their attributes are slow.
@@ -176,7 +176,9 @@ class Scheduler:
             drafts = self._speculation.record(state.sample_id, part.num_logits - 1, len(result.tokens))
             if not self._live_states.settle(state, part, len(result.tokens), now):
                 self._preempt(state, now, has_state=False)
-            if result.tokens:
+            if result.vector:
+                self._end(state, now, state.outcome(finish=FinishReason.STOP, vector=result.vector))
+            elif result.tokens:
                 tokens, finish = state.accept(result.tokens)
                 logprobs = result.logprobs[: len(tokens)]
                 self._report(state, state.outcome(tokens, logprobs=logprobs, finish=finish, drafts=drafts), now)

@@ -50,7 +50,7 @@ class StepBuilder:
         Return the number of its tokens.
         """
         start, end = state.scheduled, state.scheduled + count
-        reaches_end = end == len(state.tokens)
+        reaches_end, is_pooled = end == len(state.tokens), state.request.is_pooled
         drafts = state.drafts if reaches_end else ()
         # A slice of the prompt is much cheaper than one of the packed tokens, which must create an int for each.
         known = state.request.prompt[start:end] if end <= state.num_prompt else tuple(state.tokens[start:end])
@@ -63,9 +63,10 @@ class StepBuilder:
             state.row,
             start,
             tokens=known + drafts,
-            num_logits=1 + len(drafts) if reaches_end else 0,
+            num_logits=1 + len(drafts) if reaches_end and not is_pooled else 0,
             new_blocks=state.take_unsent_blocks(),
             scores_prompt=scores,
+            is_pooled=is_pooled,
         )
         self.parts.append(part)
         self.states.append(state)

@@ -1,8 +1,8 @@
 """Transcribes a recording window by window, as a generator: it yields requests for the engine and takes their answers.
 
 The driver, which may be synchronous or not, sends the `SpeechAnswer` of each `SpeechRequest`; a finished `Segment` is
-yielded too, and answered with None. The generator returns the `Transcript`. A window of 30 s begins where the last whole
-segment of the one before it ended, so no word is cut.
+yielded too, and answered with None. The generator returns the `Transcript`. A window of 30 s begins where the last
+whole segment of the one before it ended, so no word is cut.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import exp
 from typing import Any
 
@@ -158,7 +159,7 @@ def cut_segments(
         return [(0.0, min(end, seconds), _text(written, model.end))], num_samples
     bounds = [0, *cuts, *([len(written)] if ends_alone else [])]
     pieces = []
-    for begin, past in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, past in pairwise(bounds):
         part = written[begin:past]
         start, end = ((token - first) * SECONDS_PER_STEP if token >= first else 0.0 for token in (part[0], part[-1]))
         pieces.append((min(start, seconds), min(end, seconds), _text(part, model.end)))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -45,6 +46,30 @@ class ContextTooLong(InvalidRequest):
         )
         self.num_prompt = num_prompt
         self.max_context = max_context
+
+
+class TextTooLong(InvalidRequest):
+    """A text that is to become one vector is longer than the model reads."""
+
+    code = "text_too_long"
+
+    def __init__(self, num_tokens: int, max_tokens: int, field: str = "input") -> None:
+        super().__init__(
+            f"The text has {num_tokens} tokens, and the model reads at most {max_tokens}: send a shorter text, or have "
+            "it truncated.",
+            field=field,
+        )
+
+
+class WrongKind(InvalidRequest):
+    """The model cannot do what is asked."""
+
+    code = "unsupported_by_model"
+
+    def __init__(self, asked: str, kinds: Iterable[str]) -> None:
+        can = " and ".join(kinds)
+        cure = " A model that generates can embed too if it is loaded with --pooling." if "generate" in can else ""
+        super().__init__(f"This model cannot {asked}: it can {can}.{cure}", field="model")
 
 
 class CacheTooSmall(InvalidRequest):

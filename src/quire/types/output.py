@@ -36,6 +36,7 @@ class Finished(NamedTuple):
     num_forced: int = 0
     waited: float = 0.0  # seconds in the queue before it first ran
     drafts: tuple[DraftCount, ...] = ()
+    vector: bytes = b""  # the answer of a pooled request: float32
 
 
 class OutcomeSplit(NamedTuple):
@@ -54,7 +55,7 @@ def split_outcomes(outcomes: Iterable[Outcome]) -> OutcomeSplit:
     num_output = num_forced = 0
     add = ongoing.append
     for outcome in outcomes:
-        request_id, sample, tokens, logprobs, finish, error, hit, forced, prompt_logprobs, _, drafts = outcome
+        request_id, sample, tokens, logprobs, finish, error, hit, forced, prompt_logprobs, _, drafts, _ = outcome
         num_output += len(tokens)
         num_forced += forced
         if error is None and finish is None:  # hot path, up to a thousand times a step

@@ -11,8 +11,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from quire.types.errors import InvalidRequest
-from quire.types.source import Source
-from quire.types.speech_rules import SpeechRules
+from quire.types.kinds import RequestKind
 from quire.types.sampling_values import (
     AUTO,
     MAX_INT,
@@ -27,6 +26,8 @@ from quire.types.sampling_values import (
     truth,
     whole,
 )
+from quire.types.source import Source
+from quire.types.speech_rules import SpeechRules
 from quire.types.vllm_words import SAMPLING, translate
 
 T = TypeVar("T")
@@ -268,6 +269,8 @@ class GenerateRequest:
     predicted: tuple[int, ...] = ()  # tokens that much of the output is expected to be: drafts
     source: Source | None = None  # the input of the model's encoder; None: the model has none
     speech: SpeechRules | None = None  # by which its tokens are sampled; None: any token may follow
+    kind: RequestKind = RequestKind.GENERATE  # of other kinds, nothing is sampled: the answer is one vector
+    second_at: int = 0  # where the second of two texts begins, for models that mark its tokens; 0: there is one text
     # For a request whose engine died: the output of each sample so far; None: that sample is finished.
     resumed: tuple[tuple[int, ...] | None, ...] = ()
 
@@ -275,6 +278,11 @@ class GenerateRequest:
     def is_constrained(self) -> bool:
         """Does a grammar constrain the output? Then a step is planned only after the previous token is known."""
         return self.constraint is not None
+
+    @property
+    def is_pooled(self) -> bool:
+        """Is the answer a vector?"""
+        return self.kind is not RequestKind.GENERATE
 
     def sample_id(self, sample: int) -> str:
         """Return the id of a sample in plans."""

@@ -29,6 +29,8 @@ class Part(NamedTuple):
     num_logits: int  # how many of the last positions yield logits: 0 mid-prompt, 1, or 1 + number of drafts
     new_blocks: tuple[int, ...]  # appended to the row's block table
     scores_prompt: bool = False  # every position also yields the log probability of the prompt's next token
+    is_pooled: bool = False  # the result is a vector, once the whole prompt is computed
+    second_at: int = 0  # position of the first token of the second of two texts; 0: there is one text
 
     @property
     def num_tokens(self) -> int:
@@ -43,7 +45,7 @@ class Part(NamedTuple):
 
 def decode_part(request_id: str, row: int, start: int, new_blocks: tuple[int, ...] = ()) -> Part:
     """Return the part of a plain decode: compute the row's last sampled token and sample the next one."""
-    return new_tuple(Part, (request_id, row, start, None, 1, new_blocks, False))
+    return new_tuple(Part, (request_id, row, start, None, 1, new_blocks, False, False, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +136,17 @@ class PartResult(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...] = ()
     error: QuireError | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # of a scoring part: one for each position with a next token
+    vector: bytes = b""  # of the last part of a pooled request: float32
 
 
 def one_token_result(token: int) -> PartResult:
     """Return the result of a part that sampled one token and reports no log probabilities."""
-    return new_tuple(PartResult, ((token,), (), None, ()))
+    return new_tuple(PartResult, ((token,), (), None, (), b""))
 
 
 def one_token_results(tokens: Iterable[int]) -> tuple[PartResult, ...]:
     """Return `one_token_result` of each token."""
-    return tuple([new_tuple(PartResult, ((token,), (), None, ())) for token in tokens])
+    return tuple([new_tuple(PartResult, ((token,), (), None, (), b"")) for token in tokens])
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +185,11 @@ class Outcome(NamedTuple):
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # of all prompt tokens but the first, as they become known
     waited: float = 0.0  # in the last outcome: seconds in the queue before the first admission
     drafts: tuple[DraftCount, ...] = ()  # verified by the step of these tokens
+    vector: bytes = b""  # the answer of a pooled request: float32
 
 
 def token_outcome(
     request_id: str, sample: int, tokens: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...]
 ) -> Outcome:
     """Return the outcome of a plain decode: sampled tokens of a request that continues."""
-    return new_tuple(Outcome, (request_id, sample, tokens, logprobs, None, None, 0, 0, (), 0.0, ()))
+    return new_tuple(Outcome, (request_id, sample, tokens, logprobs, None, None, 0, 0, (), 0.0, (), b""))

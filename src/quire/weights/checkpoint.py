@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from .errors import CheckpointNotFound, CorruptCheckpoint, UnsupportedCheckpoint
 from .gguf import MAGIC, read_gguf
 from .mapped_file import MappedFile, map_file, read_text
 from .safetensors import parse_object, read_safetensors
+from .sentence_modules import SentenceModule, read_modules
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -35,6 +36,7 @@ class Checkpoint:
     metadata: Mapping[str, Any]  # GGUF: the file's keys, arrays as tuples; else config.json, {} if there is none
     tensors: Mapping[str, Tensor]
     files: tuple[Container, ...]
+    modules: tuple[SentenceModule, ...] = ()  # of a sentence-transformers folder; their tensors are their own
 
     def release_pages(self) -> None:
         """Release the files' pages from memory, once a device holds its own copy of the weights."""
@@ -72,7 +74,7 @@ def open_checkpoint(path: str | Path, load_format: str = "auto") -> Checkpoint:
         config = path / CONFIG if path.is_dir() else path.parent / CONFIG
         return Checkpoint(path, "dummy", _read_config(config), {}, ())
     if path.is_dir():
-        return _open_folder(path)
+        return _with_modules(_open_folder(path), read_modules(path))
     file = map_file(path)
     if _is_gguf(file):
         return _open_gguf(path, file)
@@ -80,6 +82,12 @@ def open_checkpoint(path: str | Path, load_format: str = "auto") -> Checkpoint:
         config = path.parent / CONFIG
         return _safetensors(path, read_safetensors(file), _read_config(config) if config.is_file() else {})
     raise _unknown_file(file)
+
+
+def _with_modules(model: Checkpoint, modules: tuple[SentenceModule, ...]) -> Checkpoint:
+    """The checkpoint with the modules that follow the model."""
+    files = tuple(each.file for each in modules if each.file is not None)
+    return replace(model, files=model.files + files, modules=modules)
 
 
 def _is_gguf(file: MappedFile) -> bool:

@@ -57,13 +57,25 @@ def read_safetensors(file: MappedFile) -> Container:
 
 def parse_object(path: Path, text: bytes | str, what: str) -> dict[str, Any]:
     """Parse a JSON object without duplicate keys."""
-    try:
-        value = json.loads(text, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of 10,000 digits, nested too deeply
-        raise CorruptCheckpoint(path, f"{what} is not valid JSON ({_reason(error)})") from error
+    value = _parse(path, text, what)
     if not isinstance(value, dict):
         raise CorruptCheckpoint(path, f"{what} is not a JSON object")
     return value
+
+
+def parse_list(path: Path, text: str | bytes, what: str) -> list[Any]:
+    """Parse a JSON list from a file; `what` names it in errors."""
+    value = _parse(path, text, what)
+    if not isinstance(value, list):
+        raise CorruptCheckpoint(path, f"{what} is not a JSON list")
+    return value
+
+
+def _parse(path: Path, text: str | bytes, what: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of 10,000 digits, nested too deeply
+        raise CorruptCheckpoint(path, f"{what} is not valid JSON ({_reason(error)})") from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -74,7 +74,8 @@ class FallbackStep:
             self._used(array, value.shape[0])[:] = result
 
     def _used(self, rows: Array, kind: int | str) -> Array:
-        used: Array = rows[: len(self.batch.logits_at if kind == "logits" else self.batch.token_ids)]
+        of_kind = {"logits": self.batch.logits_at, "pooled": self.batch.pools}
+        used: Array = rows[: len(of_kind.get(str(kind), self.batch.token_ids))]
         return used
 
 

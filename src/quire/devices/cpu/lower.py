@@ -22,11 +22,12 @@ from quire.graph.passes.rewrite import rewrite
 from . import FACTS
 from .buffers import BLOCK, NO_COLUMNS, Buffers, BufferSlice, Columns
 from .caches import add_caches, native_index
+from .encoder import emit_attention, emit_pool
 from .experts import emit_experts, emit_route
 from .fallback import Fallback, PlacedNode, interpreter_for, nodes_without_kernel, warn_of_fallback
 from .latent import emit_latent
 from .pack import IndexesWeights, Packer
-from .program import NativeProgram
+from .program import NativeProgram, OutputSizes
 from .recurrence import RECURRENT
 from .sources import SOURCES, source_caches
 
@@ -45,9 +46,8 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
     lowering.buffers.create(program)
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
-    vocab = graph.output.dim if "logits" in graph.outputs else 0
-    places = {**lowering.given, **lowering.places}
-    lowered = NativeProgram(program, vocab, places, limits.num_blocks, _fallback(program, lowering, limits))
+    places, fallback = {**lowering.given, **lowering.places}, _fallback(program, lowering, limits)
+    lowered = NativeProgram(program, OutputSizes.of(graph), places, limits.num_blocks, fallback)
     lowered.features, lowered.sources = lowering.features, source_caches(graph)
     return lowered
 
@@ -105,16 +105,16 @@ class _Lowering:
         for node in self.graph.nodes:
             lower_node = _Lowering._call if id(node) in self._without_kernel else KERNELS[node.op.name]
             lower_node(self, node)
-        logits = self.graph.outputs.get("logits")
-        if logits is not None and logits.id in self.places:  # an op other than `head` made them
-            self.emit("output", x=self.read(logits))
+        output = self.graph.output
+        if self.graph.outputs and output.id in self.places:  # an op other than `head` made it
+            self.emit("output", x=self.read(output))
 
     # --- what is needed of a value
 
     def _needs(self, value: Value) -> tuple[bool, bool]:
         """Is it read as float32, and is it read in blocks?"""
         readers = self._readers.get(value.id, [])
-        as_rows, as_blocks = not readers or value == self.graph.outputs.get("logits"), False
+        as_rows, as_blocks = not readers or value in self.graph.outputs.values(), False
         for node in readers:
             kinds = [self.packer.is_quantized(name) for name in _matrices(node)] if _reads_blocks(node, value) else []
             as_blocks |= any(kinds)
@@ -174,8 +174,7 @@ class _Lowering:
 
     def _embed(self, node: Node) -> None:
         out = node.output
-        method = {"embed": {}, "embed_positions": {"offset": node.attrs.get("offset")}}[node.op.name]
-        self.emit(node.op.name, table=self.packer.matrix(_name(node, "table")), **method, out=self.place(out))
+        self.emit(node.op.name, table=self.packer.matrix(_name(node, "table")), **node.attrs, out=self.place(out))
         self.ensure_quants(out)
 
     def _select(self, node: Node) -> None:
@@ -266,24 +265,13 @@ class _Lowering:
             self.emit("write_kv", cache=cache, k=self.read(k), v=self.read(v))
         is_direct = self.graph.kv_of(node).value_dim % BLOCK == 0
         columns, quants = self.place_both(out) if is_direct else (self.place(out), NO_QUANTS)
-        self.emit("attend", cache=cache, q=self.read(q), **self._extras(node), out=columns, quants=quants)
+        self.emit("attend", cache=cache, q=self.read(q), **self.extras(node), out=columns, quants=quants)
         self.ensure_quants(out)
         self.release(*node.inputs)
 
-    def _extras(self, node: Node) -> dict[str, Any]:
+    def extras(self, node: Node) -> dict[str, Any]:
         vectors = {name: self.packer.vector(node.weights[name]) for name in ("sinks", "slopes", "distances")}
         return {"scale": node.attrs["scale"], "softcap": node.attrs.get("softcap", 0.0), **vectors}
-
-    def _attention_bidirectional(self, node: Node) -> None:
-        (q, k, v), out, num_heads = node.inputs, node.output, node.attrs["num_heads"]
-        is_direct = v.dim // num_heads % BLOCK == 0
-        columns, quants = self.place_both(out) if is_direct else (self.place(out), NO_QUANTS)
-        window = node.attrs.get("window")
-        operands = {"q": self.read(q), "k": self.read(k), "v": self.read(v), "num_heads": num_heads}
-        operands["window"] = 0 if window is None else window + 1  # the native one counts the token itself
-        self.emit("attend_bidirectional", **operands, **self._extras(node), out=columns, quants=quants)
-        self.ensure_quants(out)
-        self.release(*node.inputs)
 
     def _product(self, node: Node) -> None:
         """linear and linear_split."""
@@ -341,8 +329,8 @@ class _Lowering:
 
 
 def _is_narrow(value: Value) -> bool:
-    """Has it a row for each token that yields logits, and not for each token?"""
-    return value.shape[0] == "logits"
+    """Has it a row for each token that yields logits, or for each pool, and not for each token?"""
+    return value.shape[0] != "tokens"
 
 
 def _bound(node: Node, parameter: str) -> list[Any]:
@@ -381,7 +369,7 @@ def _matrices(node: Node) -> list[str]:
 
 # Every op that has a native kernel, and how it becomes instructions.
 KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
-    **dict.fromkeys(("embed", "embed_positions"), _Lowering._embed),
+    **dict.fromkeys(("embed", "embed_positions", "embed_types"), _Lowering._embed),
     **dict.fromkeys(("rms_norm", "layer_norm"), _Lowering._norm),
     **dict.fromkeys(("activation", "xielu", "add", "multiply"), _Lowering._map),
     **dict.fromkeys(("scale", "scale_by", "scale_rows", "softcap", "clamp"), _Lowering._map),
@@ -390,9 +378,10 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     **dict.fromkeys(("gated_linear", "activated_linear"), _Lowering._gate),
     **RECURRENT,
     "columns": _Lowering._columns,
+    "pool": emit_pool,
     "attention_latent": emit_latent,
-    "attention_bidirectional": _Lowering._attention_bidirectional,
     **SOURCES,
+    "attention_bidirectional": emit_attention,
     "experts": emit_experts,
     "head": _Lowering._head,
     "linear_add": _Lowering._linear_add,

@@ -22,7 +22,7 @@ from .pack import packed_format
 def planned_buffer_bytes(graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int:
     """Return the bytes of all buffers of the program that `lower` would make of this graph."""
     buffers = walk_graph(graph, WeightHeaders(weights, options.precision), options.fuse).buffers
-    if "logits" in graph.outputs:
+    if graph.outputs:
         buffers.allocate_new(
             -(-graph.output.dim // BLOCK), for_logits=True
         )  # the program's own: the largest of a block

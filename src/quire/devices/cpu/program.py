@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +31,26 @@ class FinishedStep:
         return self._output
 
 
+class OutputSizes(NamedTuple):
+    """Columns of what a program computes; 0: it has no such output."""
+
+    logits: int = 0
+    vectors: int = 0  # of pools, or their scores
+
+    @classmethod
+    def of(cls, graph: Graph) -> OutputSizes:
+        """Return the sizes of a graph's outputs."""
+        dims = {kind: value.dim for kind, value in graph.outputs.items()}
+        return cls(dims.pop("logits", 0), next(iter(dims.values()), 0))
+
+
 class NativeProgram:
     """A graph lowered to native instructions. The native object owns weights, buffers and the KV cache."""
 
     def __init__(
         self,
         native: Any,
-        vocab: int,
+        sizes: OutputSizes,
         places: Mapping[int, BufferSlice],
         num_blocks: int,
         fallback: Fallback | None = None,
@@ -45,7 +58,7 @@ class NativeProgram:
         self.native = native
         self.fallback = fallback  # nodes without kernels
         self.num_blocks = num_blocks
-        self._vocab = vocab  # 0: the graph has no head
+        self._sizes = sizes
         self._places = places  # of values that no node reads or no node computes
         self._choices: Mapping[str, VariantChoice] = {}
         self.features: BufferSlice | None = None  # where a step's features go
@@ -69,21 +82,30 @@ class NativeProgram:
 
     def launch(self, batch: Batch) -> FinishedStep:
         """Run the step to its end. Raises ValueError if the batch exceeds the limits or is inconsistent."""
-        num_logits = len(batch.logits_at)
+        only_pools = self._sizes.vectors and not self._sizes.logits  # then a pool is a row of the native logits
+        logits_at = np.ascontiguousarray(batch.pools[:, 1] - 1, np.int32) if only_pools else batch.logits_at
+        num_logits = len(logits_at)
         num_top = batch.num_top if len(batch.num_top) else np.zeros(num_logits, np.int32)
         most = max(num_top.tolist(), default=0)
-        logits = np.empty((num_logits, self._vocab), np.float32)
+        logits = np.empty((num_logits, self._sizes.logits or self._sizes.vectors), np.float32)
+        pooled = np.empty((len(batch.pools), self._sizes.vectors), np.float32)
         top_tokens, top_logits = np.empty((num_logits, most), np.int32), np.empty((num_logits, most), np.float32)
         of_tokens = (batch.token_ids, batch.positions, batch.slots, batch.row_of_token)
-        of_rows = (batch.starts, batch.lengths, batch.block_tables, batch.logits_at, batch.copies, batch.groups)
+        of_rows = (batch.starts, batch.lengths, batch.block_tables, logits_at, batch.copies, batch.groups)
         fallback = None if self.fallback is None else self.fallback.begin(batch)
         windows = [(each.slots, each.block_tables, each.copies) for each in batch.windows]
         outputs = (num_top, logits, top_tokens, top_logits)
         if self.features is not None and batch.features is not None:
             self.native.poke(self.features.columns, np.ascontiguousarray(batch.features, np.float32))
         source = None if batch.sources is None else (batch.sources.lengths, batch.sources.block_tables)
-        self.native.launch(*of_tokens, *of_rows, *outputs, fallback, windows, _slots(batch.states), source)
-        return FinishedStep(StepOutput(logits, top_tokens, top_logits) if self._vocab else StepOutput(None))
+        pools = (batch.pools, pooled, batch.token_types)
+        self.native.launch(*of_tokens, *of_rows, *outputs, fallback, windows, _slots(batch.states), source, pools)
+        if only_pools:
+            return FinishedStep(StepOutput(None, pooled=logits))
+        if not self._sizes.logits:
+            return FinishedStep(StepOutput(None))
+        vectors = pooled if self._sizes.vectors else None
+        return FinishedStep(StepOutput(logits, top_tokens, top_logits, pooled=vectors))
 
     def release_blocks(self, blocks: Array) -> int:
         """Return pages that hold only these blocks to the system; return how many bytes were freed.
@@ -132,7 +154,9 @@ class ReferenceProgram:
             or len(batch.logits_at) > limits.max_logits
         ):
             raise ValueError("the step is larger than the program was lowered for")
-        return FinishedStep(StepOutput(self._interpreter.run(batch)))
+        outputs = self._interpreter.outputs(batch)
+        logits = outputs.pop("logits", None)
+        return FinishedStep(StepOutput(logits, pooled=next(iter(outputs.values()), None)))
 
     def store_source(self, slots: Array, pairs: Array) -> None:
         """Store keys and values of tokens of sources, for each layer that reads sources."""

@@ -38,11 +38,13 @@ from quire.serve.dialects.contract import (
     ListEndpoint,
     PageEndpoint,
     ShowEndpoint,
+    SpeechEndpoint,
     VersionEndpoint,
 )
 from quire.serve.errors import Forbidden, InternalError, NoSuchPath, ShuttingDown, WrongMethod
 from quire.serve.generation.handler import count, generate
 from quire.serve.generation.routing import MODEL, ROUTE
+from quire.serve.generation.transcription import answer_speech
 from quire.serve.http.exchange import ClientGone, Exchange
 from quire.serve.service import Service
 from quire.types.errors import QuireError
@@ -52,6 +54,7 @@ logger = logging.getLogger(__name__)
 Handle = Callable[[Exchange], Awaitable[None]]
 HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
     GenerateEndpoint: generate,
+    SpeechEndpoint: answer_speech,
     CountEndpoint: count,
     ListEndpoint: show_all,
     PageEndpoint: show_page,

@@ -39,6 +39,7 @@ using StateSlots = std::tuple<Ints, Ints, IntRows>;  // source, target, saves
 using Columns = std::tuple<int, int, int>;  // buffer, offset, dim
 using WindowArrays = std::tuple<Ints, IntRows, IntRows>;  // slots, block_tables, copies
 using SourceArrays = std::tuple<Ints, IntRows>;           // lengths, block_tables
+using PoolArrays = std::tuple<IntRows, Answer, Ints>;     // pools, pooled, token_types (none: of length 0)
 
 View view(const Columns &c) { return {std::get<0>(c), std::get<1>(c), std::get<2>(c)}; }
 
@@ -171,6 +172,16 @@ void set_source(Step &step, const SourceArrays &source) {
     step.source = {lengths.data(), tables.data(), size(tables.shape(1))};
 }
 
+void set_pools(Step &step, const PoolArrays &arrays, size_t dim) {
+    const auto &[pools, pooled, types] = arrays;
+    require(pools.shape(1) == 3, "pools: first token, token after the last, kind");
+    require(dim == 0 || (pooled.shape(0) == pools.shape(0) && pooled.shape(1) == dim), "pooled: a vector for each pool");
+    require(types.shape(0) == 0 || types.shape(0) == static_cast<size_t>(step.num_tokens),
+            "the arrays of tokens differ in length");
+    step.pools = pools.data(), step.num_pools = size(pools.shape(0)), step.pooled = pooled.data();
+    step.token_types = types.shape(0) ? types.data() : nullptr;
+}
+
 Tables tables_of(const Ints &slots, const IntRows &block_tables, const IntRows &copies, const Step &step) {
     require(slots.shape(0) == static_cast<size_t>(step.num_tokens), "the arrays of tokens differ in length");
     require(block_tables.shape(0) == static_cast<size_t>(step.num_rows), "the arrays of rows differ in length");
@@ -183,7 +194,8 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
             const IntRows &copies, const IntRows &groups, const Ints &num_top, const Answer &logits,
             const TopTokens &top_tokens, const Answer &top_logits, const nb::object &fallback,
             const std::vector<WindowArrays> &windows, const std::optional<StateSlots> &states,
-            const std::optional<SourceArrays> &source) {
+            const std::optional<SourceArrays> &source,
+            const std::optional<PoolArrays> &pools) {
     const size_t num_tokens = token_ids.shape(0), num_rows = lengths.shape(0), num_logits = logits_at.shape(0);
     for (const Ints *array : {&positions, &row_of_token})
         require(array->shape(0) == num_tokens, "the arrays of tokens differ in length");
@@ -203,6 +215,7 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
     step.logits = logits.data(), step.top_tokens = top_tokens.data(), step.top_logits = top_logits.data();
     if (states) set_states(step, *states);
     if (source) set_source(step, *source);
+    if (pools) set_pools(step, *pools, static_cast<size_t>(program.pooled_dim()));
     const std::function<void(int)> call = [&](int index) {  // on any thread
         nb::gil_scoped_acquire acquire;
         fallback(index);
@@ -225,6 +238,11 @@ void bind_instructions(nb::class_<Program> &program) {
         "embed_positions",
         [](Program &p, int table, int offset, const Columns &out) { p.embed_positions(table, offset, view(out)); },
         "table"_a, "offset"_a, "out"_a);
+    program.def(
+        "embed_types", [](Program &p, int table, const Columns &out) { p.embed_types(table, view(out)); }, "table"_a,
+        "out"_a);
+    program.def(
+        "pool", [](Program &p, const Columns &x, const Columns &out) { p.pool(view(x), view(out)); }, "x"_a, "out"_a);
     program.def(
         "norm",
         [](Program &p, const Columns &x, int weight, int bias, float eps, int group, bool is_layer, const Columns &out,
@@ -467,6 +485,7 @@ void bind_program(nb::module_ &m) {
                 "top_logits"_a.noconvert(), "fallback"_a = nb::none(),
                 nb::arg("windows").noconvert() = std::vector<WindowArrays>(), "states"_a.noconvert() = nb::none(),
                 "source"_a.noconvert() = nb::none(),
+                "pools"_a.noconvert() = nb::none(),
                 "Run one step; see quire.ops.batch.Batch. The arrays of logits and of the likeliest tokens are filled.");
     program.def("store_kv", &store_kv, "cache"_a, "slots"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(),
                 "Put K and V of tokens into a cache from outside.");

@@ -306,7 +306,7 @@ void Program::check_row(const Step &s, int row) const {
         require(s.positions[token] == length - end + token, "positions: they do not match starts and lengths");
         require(s.row_of_token[token] == row, "row_of_token: it does not match starts");
     }
-    for (size_t group = 0; group < s.tables.size(); ++group) check_table(s, row, static_cast<int>(group));
+    for (size_t group = 0; group < s.tables.size() && !caches_.empty(); ++group) check_table(s, row, static_cast<int>(group));
 }
 
 // The first place in a row's table that queries from `token` on read.
@@ -361,8 +361,7 @@ void Program::check(const Step &s) const {
     }
     for (size_t group = 0; group < s.tables.size(); ++group) check_copies(s, static_cast<int>(group));
     check_groups(s);
-    check_sources(s);
-    check_states(s);
+    check_states(s), check_pools(s), check_sources(s);
     for (int i = 0; i < s.num_logits; ++i)
         require(s.num_top[i] >= 0 && s.num_top[i] <= std::min(s.max_top, vocab_),
                 "num_top: more than the vocabulary or the output arrays hold");

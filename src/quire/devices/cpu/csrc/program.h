@@ -185,6 +185,10 @@ struct Step {
     int num_saves;
 
     SourceTables source;
+    const int32_t *pools;        // [num_pools][3] first token, token after the last, kind
+    int num_pools;
+    float *pooled;               // [num_pools][dim] of a program that has logits too
+    const int32_t *token_types;  // [T] null: none
 
     const std::function<void(int)> *fallback;                      // runs a node outside; null: none does
     std::vector<Tables> tables;                                    // [0]: of all tokens; then one for each window group
@@ -292,6 +296,8 @@ class Program {
     // logits_at; `rms_norm` and `gather` can also convert from the former to the latter.
     void embed(int table, View out);
     void embed_positions(int table, int offset, View out);
+    void embed_types(int table, View out);
+    void pool(View x, View out);
     void norm(View x, int weight, int bias, float eps, int group, bool is_layer, View out, int quants);
     void map(MapKind kind, View x, View y, int weight, const std::array<float, 4> &numbers, View out, int quants);
     void scale_by_position(View x, double beta, int span, int shift, View out);
@@ -344,6 +350,7 @@ class Program {
     float *scratch(int thread) { return reinterpret_cast<float *>(scratch_[thread].data()); }
 
     int vocab() const { return vocab_; }
+    int pooled_dim() const { return pools_are_rows_ ? 0 : pooled_dim_; }  // of Step::pooled
     int num_rows(View view) const { return rows_for(at_logits(view)); }  // of its buffer
     int num_caches() const { return static_cast<int>(caches_.size()); }
     size_t num_bytes() const { return num_bytes_; }
@@ -404,6 +411,7 @@ class Program {
     void copy_blocks(const Step &step);
     void check_groups(const Step &step) const;
     void check_states(const Step &step) const;
+    void check_pools(const Step &step) const;
     void find_saves(const Step &step);
     float *table(size_t count);
     const float *spread_rates(const StateLayout &layout, const float *rates, int dim);
@@ -420,7 +428,8 @@ class Program {
     const Bounds bounds_;
     std::mutex turn_;
     size_t num_bytes_ = 0;
-    int vocab_ = 0, embed_rows_ = 0, position_rows_ = 0, num_calls_ = 0;
+    int vocab_ = 0, embed_rows_ = 0, position_rows_ = 0, type_rows_ = 0, pooled_dim_ = 0, num_calls_ = 0;
+    bool pools_are_rows_ = false;
     size_t scratch_floats_ = 0;
     std::vector<Matrix> matrices_;
     Arena weights_;
