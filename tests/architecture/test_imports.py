@@ -53,6 +53,7 @@ JOINS = {
     "engine.pending_answer": ("text", "engine.messages"),
     "engine.offline": ("engine.client", "engine.messages", "engine.pending_answer"),
     "engine.transcription": ("speech", "engine.client", "engine.messages"),
+    "engine.vector_calls": ("text", "engine.client", "engine.messages", "engine.offline", "engine.chat_forms"),
     "engine.supported": ("weights", "models", "engine.model_files"),
     "engine.llm": (*PURE, *COMPUTE, "engine"),
     "engine.async_llm": (*PURE, *COMPUTE, "engine"),

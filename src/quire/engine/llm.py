@@ -37,6 +37,7 @@ from quire.engine.prompt_forms import (
     completion_requests,
     prompt_or_chat_request,
 )
+from quire.engine.vector_calls import VectorCalls
 from quire.text.answer_decoder import AnswerDecoder
 from quire.text.output_format import constraint_of, output_format_of
 from quire.text.preset import with_num_ctx
@@ -139,6 +140,7 @@ class LoadedModel:
             self.model_text.eos_ids + prompt.ends,
             constraint=constraint_of(ask, prompt, self.model_text, self._exact_parameters),
             source=prompt.source,
+            speech=prompt.rules,
         )
         return PendingAnswer(request, AnswerDecoder(prompt, output_format, self._stop_sample))
 
@@ -212,7 +214,7 @@ class ModelParts:
         return self._model.model_text.defaults.fill(SamplingParams(), ())
 
 
-class LLM(ModelParts):
+class LLM(ModelParts, VectorCalls):
     """A model to call. Use it as a context manager, or close it. Threads may share it.
 
     `model` is a file, a folder, or a name as for `quire run`; `resolve` replaces the lookup of names. `settings` are

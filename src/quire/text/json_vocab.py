@@ -22,7 +22,7 @@ from quire.text.checkpoint_files import CONFIG, TIKTOKEN, TOKENIZER, read_object
 from quire.text.declared_tokens import declared_tokens
 from quire.text.errors import UnsupportedTokenizer
 from quire.text.pieces import Lead, PieceStyle, WordStyle
-from quire.text.vocabulary import Vocabulary, end_ids
+from quire.text.vocabulary import PairFrame, Vocabulary, end_ids
 
 _NO_FRAME = processors.TemplateProcessing(single="$A", special_tokens=[])
 _CLEANING = "clean_up_tokenization_spaces"
@@ -51,6 +51,7 @@ def read_vocabulary(folder: Path, extra_eos: Iterable[int] = ()) -> Vocabulary:
     encoder.no_padding()
     tokens = encoder.get_added_tokens_decoder()
     ids = {name: encoder.token_to_id(text) for name, text in declared.named.items()}
+    pair = _pair_frame(encoder)
     prefix, suffix = _take_frame(encoder)
     return Vocabulary(
         encoder=encoder,
@@ -65,6 +66,7 @@ def read_vocabulary(folder: Path, extra_eos: Iterable[int] = ()) -> Vocabulary:
         eos_ids=end_ids(encoder.token_to_id, [ids.get("eos_token"), *extra_eos]),
         prefix=prefix,
         suffix=suffix,
+        pair=pair,
     )
 
 
@@ -78,6 +80,24 @@ def _read(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises a bare Exception for a missing file and for a bad one
         raise UnsupportedTokenizer(f"{path.name} cannot be read as a tokenizer: {error}") from error
+
+
+def _pair_frame(encoder: tokenizers.Tokenizer) -> PairFrame | None:
+    """Return the tokens that the post-processor puts around two texts. None: it puts none between them."""
+    for first, second in (("a", "b"), ("0", "1"), (".", ",")):
+        inner = [encoder.encode(text, add_special_tokens=False).ids for text in (first, second)]
+        whole = encoder.encode(first, second)
+        if not all(inner) or len({*inner[0], *inner[1]}) != len(inner[0]) + len(inner[1]):
+            continue
+        at = [whole.ids.index(ids[0]) if ids[0] in whole.ids else -1 for ids in inner]
+        ends = [start + len(ids) for start, ids in zip(at, inner, strict=True)]
+        if at[0] < 0 or at[1] <= ends[0] - 1:
+            return None
+        prefix, middle, suffix = whole.ids[: at[0]], whole.ids[ends[0] : at[1]], whole.ids[ends[1] :]
+        if not middle or [*prefix, *inner[0], *middle, *inner[1], *suffix] != whole.ids:
+            return None
+        return PairFrame(tuple(prefix), tuple(middle), tuple(suffix), whole.type_ids[at[1]] == 1)
+    return None
 
 
 def _take_frame(encoder: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:

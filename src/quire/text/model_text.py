@@ -21,10 +21,12 @@ from quire.text.checkpoint_files import (
     read_object,
 )
 from quire.text.detokenize import Detokenizer
+from quire.text.embedding_rules import EmbeddingRules, read_rules
 from quire.text.infill import Infill, find_infill
 from quire.text.parsers.reasoning import Reasoning, reasoning_of
 from quire.text.preset import read_preset
 from quire.text.sampling_defaults import read_sampling_defaults
+from quire.text.source_text import SourceText, greedy_unless_set, read_source_text
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.defaults import SamplingDefaults
@@ -58,6 +60,8 @@ class ModelText:
         self.preset = preset
         self.defaults = defaults
         self.folder: Path | None = None  # of its files, if they are apart
+        self.source: SourceText | None = None  # of models with an encoder
+        self.embedding = EmbeddingRules()  # of models that make vectors
         self.eos_ids = tuple(sorted({*eos_ids, *(tokenizer.eos_ids if tokenizer else ())}))
 
     @classmethod
@@ -75,13 +79,20 @@ class ModelText:
             template = ChatTemplate.from_gguf(metadata, tokenizer.named_tokens)
             return cls(tokenizer, template, eos_ids, preset, defaults, find_infill(tokenizer, metadata))
         if not any((folder / name).is_file() for name in (TOKENIZER, TIKTOKEN)):
-            return cls(None, ChatTemplate(None), eos_ids, preset, defaults)
+            return cls(None, ChatTemplate(None), eos_ids, preset, defaults)._with_rules(folder, metadata)
         ends = read_object(folder / GENERATION).get("eos_token_id") or []
         tokenizer = Tokenizer.from_folder(folder, ends if isinstance(ends, list) else [ends])
         template = ChatTemplate.from_folder(folder, tokenizer.named_tokens)
-        found = cls(tokenizer, template, eos_ids, preset, defaults, find_infill(tokenizer, {}))
-        found.folder = folder
-        return found
+        made = cls(tokenizer, template, eos_ids, preset, defaults, find_infill(tokenizer, {}))
+        return made._with_rules(folder, metadata)
+
+    def _with_rules(self, folder: Path, metadata: Mapping[str, Any]) -> ModelText:
+        self.embedding = read_rules(folder, metadata)
+        generation = read_object(folder / GENERATION)
+        self.folder, self.source = folder, read_source_text(metadata, generation)
+        if self.source is not None:
+            self.defaults = greedy_unless_set(self.defaults, generation)
+        return self
 
     @cached_property
     def style(self) -> ToolStyle:

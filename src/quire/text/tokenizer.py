@@ -40,7 +40,7 @@ class Tokenizer:
         self.eos_ids = vocabulary.eos_ids
         self.special_ids = vocabulary.special
         self.named_tokens = vocabulary.named  # special tokens as templates read them: bos_token, pad_token
-        self.prefix = vocabulary.prefix
+        self.prefix, self.suffix, self.pair_frame = vocabulary.prefix, vocabulary.suffix, vocabulary.pair
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
@@ -78,6 +78,14 @@ class Tokenizer:
         if self.prefix and add_bos and not has_prefix:
             ids = [*self.prefix, *ids]
         return [*ids, *self._vocabulary.suffix] if self._vocabulary.suffix and add_eos else ids
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode plain texts, each with the tokens around it, in several threads."""
+        try:
+            encodings = self._literal.encode_batch_fast(list(texts), add_special_tokens=False)
+        except (UnicodeEncodeError, TypeError):
+            raise _not_text(next(text for text in texts if not _is_text(text))) from None
+        return [[*self.prefix, *each.ids, *self.suffix] for each in encodings]
 
     def encode_after(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Tokens of a text that continues another: without the space that SentencePiece puts before a text."""
@@ -195,6 +203,10 @@ def _copy(token: AddedToken, special: bool) -> AddedToken:
         normalized=token.normalized,
         special=special,
     )
+
+
+def _is_text(text: object) -> bool:
+    return isinstance(text, str) and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _not_text(text: object) -> InvalidRequest:

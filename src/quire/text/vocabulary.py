@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import tokenizers
 
@@ -19,6 +20,19 @@ END_NAMES = (
     "<|call|>", "<end_of_turn>", "<turn|>", "<|tool_response>", "<|END_OF_TURN_TOKEN|>", "<|EOT|>", "<EOT>",
     "<end_of_utterance>", "<|assistant_end|>", "[|endofturn|]", "<｜end▁of▁sentence｜>",
 )  # fmt: skip
+
+
+class PairFrame(NamedTuple):
+    """The tokens around two texts that are read as one."""
+
+    prefix: tuple[int, ...]
+    middle: tuple[int, ...]
+    suffix: tuple[int, ...]
+    marks_second: bool  # tokens of the second text have another type
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prefix) + len(self.middle) + len(self.suffix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +52,7 @@ class Vocabulary:
     eos_ids: frozenset[int] = field(default_factory=frozenset)
     prefix: tuple[int, ...] = ()  # tokens that the model's own rule puts before a text
     suffix: tuple[int, ...] = ()  # and after it
+    pair: PairFrame | None = None  # around two texts; None: the model's rule says nothing about pairs
 
 
 def end_ids(token_id: Callable[[str], int | None], declared: Iterable[int | None]) -> frozenset[int]:

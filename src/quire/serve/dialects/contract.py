@@ -17,6 +17,7 @@ from quire.types.errors import QuireError
 from quire.types.library import Change, Step
 from quire.types.request import SamplingParams
 from quire.types.speech import Segment, SpeechOptions, Transcript
+from quire.types.vectors import VectorAnswer, VectorRequest
 
 
 class Reply(NamedTuple):
@@ -100,6 +101,21 @@ class SpeechEndpoint:
     decode: Callable[[str | None, bytes, RequestLimits], DecodedSpeech]
 
 
+class DecodedVectors(NamedTuple):
+    """A request for vectors or scores, and how its answer is encoded."""
+
+    ask: VectorRequest
+    encode: Callable[[Reply, VectorAnswer], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class VectorEndpoint:
+    """An endpoint whose answer is vectors or scores. POST."""
+
+    path: str
+    decode: Callable[[bytes, RequestLimits], DecodedVectors]
+
+
 @dataclass(frozen=True, slots=True)
 class CountEndpoint:
     """An endpoint that counts a prompt's tokens. POST."""
@@ -179,6 +195,7 @@ class BlobEndpoint:
 Endpoint = (
     GenerateEndpoint
     | SpeechEndpoint
+    | VectorEndpoint
     | CountEndpoint
     | ListEndpoint
     | PageEndpoint

@@ -78,7 +78,7 @@ async def _answer(
         prompts = await service.prompts(exchange, ask, engine.model_text, engine.client.ready.max_context)
         if service.config.serve.log_prompts:
             record.prompt = "\n".join(prompt.text or "" for prompt in prompts)
-        record.charged = sum(len(prompt.tokens) for prompt in prompts)
+        record.charged = sum(prompt.num_read for prompt in prompts)
         service.quotas.charge(exchange.key, record.charged)
         constraints = await service.constraints(ask, prompts, engine.model_text)
         requests = [
@@ -113,7 +113,7 @@ async def count(service: Service, exchange: Exchange, endpoint: CountEndpoint) -
         async with service.models.using(ask.model) as (model, engine):
             exchange.record.model = model.name
             prompts = await service.prompts(exchange, ask, engine.model_text)
-        await exchange.respond(endpoint.encode(sum(len(prompt.tokens) for prompt in prompts)))
+        await exchange.respond(endpoint.encode(sum(prompt.num_read for prompt in prompts)))
 
     await with_fallback(await service.route(exchange, counted), exchange, counted, answer, lambda: None)
 
@@ -234,6 +234,7 @@ def _request(
         constraint=constraint,
         predicted=prompt.predicted,
         source=prompt.source,
+        speech=prompt.rules,
     )
 
 

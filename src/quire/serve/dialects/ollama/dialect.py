@@ -21,6 +21,7 @@ from quire.serve.dialects.contract import (
     ListEndpoint,
     RequestLimits,
     ShowEndpoint,
+    VectorEndpoint,
     VersionEndpoint,
 )
 from quire.serve.dialects.ollama.body import (
@@ -42,6 +43,7 @@ from quire.serve.dialects.ollama.changes import (
     decode_push,
 )
 from quire.serve.dialects.ollama.conversation import read_conversation
+from quire.serve.dialects.ollama.embed import EmbedBody, OldEmbedBody, decode_embed, decode_old_embed
 from quire.serve.dialects.ollama.models import encode_model, encode_running, encode_tags, encode_version
 from quire.serve.dialects.ollama.writer import LineWriter, LoadWriter, error_body
 from quire.serve.dialects.request_limits import check_stops, check_tools, limited_schema_text
@@ -195,6 +197,8 @@ DIALECT = Dialect(
     endpoints=(
         GenerateEndpoint("/api/chat", decode_chat, LineWriter.content_type),
         GenerateEndpoint("/api/generate", decode_generate, LineWriter.content_type),
+        VectorEndpoint("/api/embed", decode_embed),
+        VectorEndpoint("/api/embeddings", decode_old_embed),
         ListEndpoint("/api/tags", encode_tags),
         ListEndpoint("/api/ps", encode_running, only_loaded=True),
         ShowEndpoint("/api/show", encode_model, name_to_show),
@@ -213,6 +217,8 @@ DIALECT = Dialect(
         {
             "/api/chat": (OllamaChatBody, None),
             "/api/generate": (OllamaGenerateBody, None),
+            "/api/embed": (EmbedBody, None),
+            "/api/embeddings": (OldEmbedBody, None),
             "/api/show": (ShowBody, None),
             "/api/create": (CreateBody, None),
             "/api/copy": (CopyBody, None),
