@@ -51,8 +51,8 @@ class Engine:
                 if isinstance(message, Failed):
                     self.errors[message.request_id] = message.error
             if not did:
+                self.core.check()
                 return
-            self.core.check()
 
 
 def expected(name: str, rows: np.ndarray, prompt: list[int], num_steps: int) -> list[int]:

@@ -33,12 +33,15 @@ def _attention(word: str, block: str, words: str = "qkv") -> dict[str, TensorNam
             f"{word}.norm": TensorName(f"{block}_layer_norm", None, HIDDEN, True)}  # fmt: skip
 
 
+def _has_table(c: BartConfig, layer: int) -> bool:
+    return c.has_table
+
+
 def _names(side: str, more: dict[str, TensorName], ignored: str) -> Names:
-    learned = {"only": lambda c, _: c.has_table}
     return Names({
         "embed": TensorName("model.shared", None, ("vocab", "hidden")),
-        "positions": TensorName(f"model.{side}.embed_positions", None, ("positions", "hidden"), **learned),
-        "embed_norm": TensorName(f"model.{side}.layernorm_embedding", None, HIDDEN, True, **learned),
+        "positions": TensorName(f"model.{side}.embed_positions", None, ("positions", "hidden"), only=_has_table),
+        "embed_norm": TensorName(f"model.{side}.layernorm_embedding", None, HIDDEN, True, _has_table),
         **_attention("attn", "self_attn"), **more, "mlp.up": TensorName("fc1", None, ("ffn", "hidden"), True),
         "mlp.down": TensorName("fc2", None, ("hidden", "ffn"), True),
         "mlp.norm": TensorName("final_layer_norm", None, HIDDEN, True),

@@ -37,11 +37,11 @@ def lower_source(device: Device, source: DrawnSource, limits: Limits, options: L
     """Lower both graphs."""
     encoder, pairs = source_limits(source, limits)
     options = replace(options, kept=None)
-    programs = (
+    first, second = (
         device.lower(graph, _used(source.weights, graph.weight_names()), each, options)
         for graph, each in ((source.encoder, encoder), (source.pairs, pairs))
     )
-    return SourcePrograms(*programs, source.num_features, encoder.max_tokens, limits.block_tokens)
+    return SourcePrograms(first, second, source.num_features, encoder.max_tokens, limits.block_tokens)
 
 
 def _used(weights: Weights, names: Iterable[str]) -> Weights:
@@ -58,7 +58,7 @@ class SourcePrograms:
     max_tokens: int  # of one launch
     block_tokens: int
 
-    def encode(self, joined: Sequence[SourceBlocks], decoder: Program) -> None:
+    def encode(self, joined: Sequence[SourceBlocks], decoder: object) -> None:
         """Encode the new ones among these sources, and store them in the decoder's blocks."""
         new = [each for each in joined if each.source is not None]
         while new:
@@ -69,7 +69,7 @@ class SourcePrograms:
             self._encode(new[:count], decoder)
             new = new[count:]
 
-    def _encode(self, sources: Sequence[SourceBlocks], decoder: Program) -> None:
+    def _encode(self, sources: Sequence[SourceBlocks], decoder: object) -> None:
         hidden = self._rows([cast(Source, each.source) for each in sources])
         slots = np.concatenate([self._slots(each) for each in sources])
         for first in range(0, len(slots), PAIR_TOKENS):
