@@ -10,18 +10,18 @@ from quire.engine.load import build_engine
 from quire.engine.messages import Failed, Submit
 from quire.types.output import Finished, Tokens
 from quire.types.request import GenerateRequest, SamplingParams
-from quire.types.source import Source
+from quire.types.source import EncoderInput
 from tests.models.sources import KINDS, make_source_toy, random_source
 
 pytestmark = pytest.mark.e2e
 GREEDY = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True)
 
 
-def as_source(rows: np.ndarray) -> Source:
+def as_source(rows: np.ndarray) -> EncoderInput:
     """A source of tokens, or of two frames of features for each token."""
     if rows.dtype != np.float32:
-        return Source.of_tokens(tuple(rows.tolist()))
-    return Source.of_features(rows.tobytes(), len(rows) // 2)
+        return EncoderInput.of_tokens(tuple(rows.tolist()))
+    return EncoderInput.of_features(rows.tobytes(), len(rows) // 2)
 
 
 class Engine:

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from quire.types.errors import InvalidRequest
-from quire.types.source import Source, SourceBlocks
+from quire.types.source import EncoderInput, SourceBlocks
 
 
 class SourceTooLong(InvalidRequest):
@@ -43,7 +43,7 @@ class SourcePool:
         self._cached: OrderedDict[str, None] = OrderedDict()  # not held, least recently used first
         self._discarded: dict[str, list[_Stored]] = {}  # still held
 
-    def check_fits(self, source: Source | None) -> None:
+    def check_fits(self, source: EncoderInput | None) -> None:
         """Raise if a request's source cannot be served on an empty machine."""
         if source is None:
             raise InvalidRequest("This model reads a source: text or audio for its encoder, and the request has none.",
@@ -51,14 +51,14 @@ class SourcePool:
         if source.num_tokens > self.max_tokens:
             raise SourceTooLong(source.num_tokens, self.max_tokens)
 
-    def can_hold(self, source: Source) -> bool:
+    def can_hold(self, source: EncoderInput) -> bool:
         """Are there blocks for it, if cached sources are evicted?"""
         if source.digest in self._stored:
             return True
         cached = sum(len(self._stored[digest].blocks) for digest in self._cached)
         return self._num_needed(source) <= len(self._free) + cached
 
-    def hold(self, source: Source) -> None:
+    def hold(self, source: EncoderInput) -> None:
         """Hold a source that `can_hold`. Its blocks are found, or taken."""
         stored = self._stored.get(source.digest)
         if stored is None:
@@ -70,20 +70,20 @@ class SourcePool:
         self._cached.pop(source.digest, None)
         stored.num_holds += 1
 
-    def join(self, source: Source) -> SourceBlocks:
+    def join(self, source: EncoderInput) -> SourceBlocks:
         """Return the blocks of a held source, and the source itself if it has yet to be encoded."""
         stored = self._stored[source.digest]
         is_new, stored.is_encoded = not stored.is_encoded, True
         return SourceBlocks(source.num_tokens, stored.blocks, source if is_new else None)
 
-    def discard(self, source: Source) -> None:
+    def discard(self, source: EncoderInput) -> None:
         """Encode it again for the next request: a step that may have encoded it has failed."""
         stored = self._stored.pop(source.digest, None)
         if stored is not None:
             stored.is_discarded = True
             self._discarded.setdefault(source.digest, []).append(stored)
 
-    def release(self, source: Source) -> None:
+    def release(self, source: EncoderInput) -> None:
         """Return a hold. An unused source stays cached."""
         old = self._discarded.get(source.digest)
         stored = old[0] if old else self._stored[source.digest]
@@ -99,7 +99,7 @@ class SourcePool:
         else:
             self._free += self._stored.pop(source.digest).blocks
 
-    def _num_needed(self, source: Source) -> int:
+    def _num_needed(self, source: EncoderInput) -> int:
         return -(-source.num_tokens // self._block_tokens)
 
     def check(self) -> None:

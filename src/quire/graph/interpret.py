@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from quire.graph.graph import Graph, Node, OutputKind, WeightNames
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
-from quire.ops.cache import CrossCache, cache_groups, empty_cache
+from quire.ops.cache import Cross, CrossCache, cache_groups, empty_cache
 
 Array = NDArray[Any]
 
@@ -29,7 +29,6 @@ class Interpreter:
         block_tokens: int = 16,
         num_states: int = 64,
         windows: Mapping[int, int] | None = None,
-        num_source_blocks: int = 0,
     ) -> None:
         """`windows`: the reaches whose layers have block tables of their own, with their numbers of blocks."""
         self.graph, self.block_tokens = graph, block_tokens
@@ -37,8 +36,6 @@ class Interpreter:
         groups = cache_groups(graph.caches, tuple(blocks_of))
         self._groups = [groups.window_of(index) for index in range(len(graph.caches))]
         sizes = [num_blocks if at is None else blocks_of[groups.windows[at].window] for at in self._groups]
-        for index in groups.sources:
-            sizes[index] = num_source_blocks
         self.caches = [
             empty_cache(spec, size, block_tokens, num_states) for spec, size in zip(graph.caches, sizes, strict=True)
         ]
@@ -66,6 +63,12 @@ class Interpreter:
         """Copy KV blocks as the step says, before any node runs."""
         for cache, group in zip(self.caches, self._groups, strict=True):
             cache.copy(batch.in_window(group).copies)
+
+    def reserve_sources(self, num_blocks: int) -> None:
+        """Make room for sources: so many blocks in each layer that reads them."""
+        for index, spec in enumerate(self.graph.caches):
+            if isinstance(spec, Cross):
+                self.caches[index] = empty_cache(spec, num_blocks, self.block_tokens)
 
     def store_source(self, slots: Array, pairs: Array) -> None:
         """Store keys and values of tokens of sources: a layer's keys, then its values, layer by layer."""

@@ -48,17 +48,21 @@ def architecture(
     keys: ConfigKeys,
     config: type[ModelConfig] = ModelConfig,
     gguf: str | None = None,
-    source: SourceModel | None = None,
 ) -> Callable[[AnyDraw], AnyDraw]:
     """Register the function that draws an architecture."""
 
     types = (model_type,) if isinstance(model_type, str) else model_type
 
     def register(draw: AnyDraw) -> AnyDraw:
-        _ARCHITECTURES[name] = Architecture(name, types, gguf, names, keys, config, draw, source=source)
+        _ARCHITECTURES[name] = Architecture(name, types, gguf, names, keys, config, draw)
         return draw
 
     return register
+
+
+def reads_source(name: str, source: SourceModel) -> None:
+    """Add to a registered decoder what computes the sources that it reads."""
+    _ARCHITECTURES[name] = replace(_ARCHITECTURES[name], source=source)
 
 
 def alias(name: str, *, of: str, model_type: str, gguf: str | None = None, **changes: Any) -> None:

@@ -113,7 +113,7 @@ def output_rows(g: Graph, x: Value) -> None:
     g.outputs["logits"] = g.draw(select.select, {"x": x}, {})
 
 
-def attend_all(g: Graph, c: ModelConfig, layer: Layer, h: Value, *, scale: float, **extras: str | None) -> Value:
+def attend_row(g: Graph, c: ModelConfig, layer: Layer, h: Value, *, scale: float, **extras: str | None) -> Value:
     """Compute q, k and v of h, attention of every token to all of its row, and the product with `attn.out`."""
     qkv = {word: g.linear(h, layer[f"attn.{word}"]) for word in "qkv"}
     names = {name: extras.get(name) for name in attention.EXTRAS}
@@ -130,7 +130,7 @@ def attend_cross(g: Graph, c: ModelConfig, layer: Layer, h: Value, *, scale: flo
     return g.linear(node.output, layer["cross.out"])
 
 
-def encoder_numbers(c: ModelConfig, num_layers: int, num_heads: int, ffn: int, max_tokens: int) -> dict[str, Any]:
+def source_numbers(c: ModelConfig, num_layers: int, num_heads: int, ffn: int, max_tokens: int) -> dict[str, Any]:
     """Fields by which an encoder's configuration differs from its decoder's."""
     return {
         "num_layers": num_layers, "num_heads": num_heads, "num_kv_heads": num_heads, "ffn": ffn,

@@ -13,7 +13,7 @@ from quire.devices.base import Device, Limits, LoweringOptions, Program, StoresS
 from quire.graph.weight import Weights
 from quire.models.source import DrawnSource
 from quire.ops.batch import Batch, RowPart
-from quire.types.source import Source, SourceBlocks
+from quire.types.source import EncoderInput, SourceBlocks
 
 Array = NDArray[Any]
 STEP_TOKENS = 2048  # of short sources that are encoded together
@@ -70,7 +70,7 @@ class SourcePrograms:
             new = new[count:]
 
     def _encode(self, sources: Sequence[SourceBlocks], decoder: object) -> None:
-        hidden = self._rows([cast(Source, each.source) for each in sources])
+        hidden = self._rows([cast(EncoderInput, each.source) for each in sources])
         slots = np.concatenate([self._slots(each) for each in sources])
         for first in range(0, len(slots), PAIR_TOKENS):
             part = hidden[first : first + PAIR_TOKENS]
@@ -80,7 +80,7 @@ class SourcePrograms:
             assert pairs is not None
             cast(StoresSources, decoder).store_source(slots[first : first + PAIR_TOKENS], pairs)
 
-    def _rows(self, sources: Sequence[Source]) -> Array:
+    def _rows(self, sources: Sequence[EncoderInput]) -> Array:
         """The encoder's output for all tokens of these sources."""
         parts, first = [], 0
         for source in sources:

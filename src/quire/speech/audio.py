@@ -104,5 +104,5 @@ def _soundfile() -> ModuleType:
         return import_module("soundfile")
     except (ImportError, OSError):
         raise AudioUnavailable(
-            "Sound files cannot be decoded: the package soundfile is not installed. Run: pip install 'quire-llm[audio]'"
+            "Sound files cannot be decoded: the package soundfile is not installed. Run: pip install soundfile"
         ) from None

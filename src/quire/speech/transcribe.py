@@ -21,7 +21,7 @@ from quire.speech.mel import SAMPLE_RATE
 from quire.speech.model import PREVIOUS, SECONDS_PER_STEP, START, TRANSCRIBE, TRANSLATE, SpeechModel
 from quire.types.errors import InvalidRequest
 from quire.types.request import SamplingParams
-from quire.types.source import Source
+from quire.types.source import EncoderInput
 from quire.types.speech import Segment, SpeechAnswer, SpeechOptions, SpeechRequest, Transcript
 from quire.types.speech_rules import SpeechRules
 
@@ -87,7 +87,7 @@ class _Task:
             before = (model.special[PREVIOUS], *list(text)[-most:])
         return cls(model, options, before, options.has_times or is_long)
 
-    def request(self, source: Source, language: str | None) -> SpeechRequest:
+    def request(self, source: EncoderInput, language: str | None) -> SpeechRequest:
         """Return the request for the text of a window."""
         model, special = self.model, self.model.special
         prompt = [*self.before, special[START]]
@@ -112,18 +112,18 @@ class _Task:
         return SpeechRequest(source, tuple(prompt), sampling, rules)
 
 
-def _source(model: SpeechModel, window: Array) -> Source:
+def _source(model: SpeechModel, window: Array) -> EncoderInput:
     features = model.front_end.features(window)  # [frames, mels]
-    return Source.of_features(np.ascontiguousarray(features).tobytes(), len(features) // FRAMES_PER_TOKEN)
+    return EncoderInput.of_features(np.ascontiguousarray(features).tobytes(), len(features) // FRAMES_PER_TOKEN)
 
 
-def _one_token(source: Source, model: SpeechModel, allowed: Sequence[int]) -> SpeechRequest:
+def _one_token(source: EncoderInput, model: SpeechModel, allowed: Sequence[int]) -> SpeechRequest:
     """The likeliest of some tokens after the start, and its probability among all."""
     sampling = SamplingParams(temperature=0.0, max_tokens=1, allowed_token_ids=allowed, logprobs=0, speculate="off")
     return SpeechRequest(source, (model.special[START],), sampling, SpeechRules())
 
 
-def _detect(model: SpeechModel, source: Source) -> Generator[SpeechRequest, SpeechAnswer | None, str]:
+def _detect(model: SpeechModel, source: EncoderInput) -> Generator[SpeechRequest, SpeechAnswer | None, str]:
     """Return the code of the language."""
     if not model.is_multilingual:
         return "en"
@@ -132,7 +132,7 @@ def _detect(model: SpeechModel, source: Source) -> Generator[SpeechRequest, Spee
     return next(code for code, token in model.languages.items() if token == answer.tokens[0])
 
 
-def _silence(model: SpeechModel, source: Source) -> Generator[SpeechRequest, SpeechAnswer | None, float]:
+def _silence(model: SpeechModel, source: EncoderInput) -> Generator[SpeechRequest, SpeechAnswer | None, float]:
     """Return the probability that nobody speaks."""
     if model.no_speech is None:
         return 0.0

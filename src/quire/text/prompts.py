@@ -20,7 +20,7 @@ from quire.types.defaults import SamplingDefaults
 from quire.types.errors import ContextTooLong, InvalidRequest
 from quire.types.message import Message
 from quire.types.request import Pin
-from quire.types.source import Source
+from quire.types.source import EncoderInput
 from quire.types.speech_rules import SpeechRules
 
 
@@ -34,7 +34,7 @@ class Prompt:
     begun: str = ""  # what the template has written of the answer: the mark of a thought, the header of a message
     ends: tuple[int, ...] = ()  # tokens that end the answer, beside the model's own
     predicted: tuple[int, ...] = ()  # tokens that much of the answer is expected to be
-    source: Source | None = None  # of a model with an encoder: what that reads
+    source: EncoderInput | None = None  # of a model with an encoder: what that reads
     suppressed: tuple[int, ...] = ()  # tokens that are never written
 
     @property
@@ -96,7 +96,7 @@ def _encode_source(tokens: tuple[int, ...], text: str | None, ask: CompletionReq
     if ask.sampling.prompt_logprobs is not None:
         raise InvalidRequest("prompt_logprobs is not supported: this model's encoder reads the prompt.",
                              field="prompt_logprobs")  # fmt: skip
-    read = Source.of_tokens(tokens)
+    read = EncoderInput.of_tokens(tokens)
     return Prompt(source.start, text, _whole_pin(ask.terms, len(source.start)), source=read,
                   suppressed=source.suppressed)  # fmt: skip
 

@@ -26,7 +26,7 @@ from quire.types.sampling_values import (
     truth,
     whole,
 )
-from quire.types.source import Source
+from quire.types.source import EncoderInput
 from quire.types.speech_rules import SpeechRules
 from quire.types.vllm_words import SAMPLING, translate
 
@@ -267,7 +267,7 @@ class GenerateRequest:
     pins: tuple[Pin, ...] = ()
     constraint: Constraint | None = None
     predicted: tuple[int, ...] = ()  # tokens that much of the output is expected to be: drafts
-    source: Source | None = None  # the input of the model's encoder; None: the model has none
+    source: EncoderInput | None = None  # the input of the model's encoder; None: the model has none
     speech: SpeechRules | None = None  # by which its tokens are sampled; None: any token may follow
     kind: RequestKind = RequestKind.GENERATE  # of other kinds, nothing is sampled: the answer is one vector
     second_at: int = 0  # where the second of two texts begins, for models that mark its tokens; 0: there is one text

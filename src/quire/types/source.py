@@ -11,7 +11,7 @@ from quire.types.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class EncoderInput:
     """Token ids, or rows of numbers (features), and a digest of them. Requests with equal digests share the result."""
 
     digest: str
@@ -20,7 +20,7 @@ class Source:
     features: bytes = b""  # float32 [num_tokens, width], row after row; empty: the source is tokens
 
     @classmethod
-    def of_tokens(cls, tokens: tuple[int, ...]) -> Source:
+    def of_tokens(cls, tokens: tuple[int, ...]) -> EncoderInput:
         """A source of token ids."""
         if not tokens:
             raise InvalidRequest("The text for the encoder is empty: send at least one token.", field="prompt")
@@ -28,7 +28,7 @@ class Source:
         return cls(digest, len(tokens), tokens)
 
     @classmethod
-    def of_features(cls, features: bytes, num_tokens: int) -> Source:
+    def of_features(cls, features: bytes, num_tokens: int) -> EncoderInput:
         """A source of numbers."""
         return cls(hashlib.blake2b(features, digest_size=16).hexdigest(), num_tokens, features=features)
 
@@ -38,4 +38,6 @@ class SourceBlocks(NamedTuple):
 
     num_tokens: int
     blocks: tuple[int, ...]
-    source: Source | None  # to be encoded before anything is computed in this step; None: the blocks hold it already
+    source: (
+        EncoderInput | None
+    )  # to be encoded before anything is computed in this step; None: the blocks hold it already

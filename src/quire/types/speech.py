@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.types.request import SamplingParams
-from quire.types.source import Source
+from quire.types.source import EncoderInput
 from quire.types.speech_rules import SpeechRules
 
 
@@ -26,7 +26,7 @@ class SpeechOptions:
 class SpeechRequest(NamedTuple):
     """One request to the engine."""
 
-    source: Source
+    source: EncoderInput
     prompt: tuple[int, ...]
     sampling: SamplingParams
     rules: SpeechRules

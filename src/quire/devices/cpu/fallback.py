@@ -27,9 +27,9 @@ def interpreter_for(graph: Graph, weights: Weights, limits: Limits) -> Interpret
     """Return an interpreter with the caches that these limits ask for."""
     blocks_of = {each.window: each.num_blocks for each in limits.windows}
     num_states = limits.num_states or limits.max_rows
-    return Interpreter(
-        graph, weights, limits.num_blocks, limits.block_tokens, num_states, blocks_of, limits.num_source_blocks
-    )
+    made = Interpreter(graph, weights, limits.num_blocks, limits.block_tokens, num_states, blocks_of)
+    made.reserve_sources(limits.num_source_blocks)
+    return made
 
 
 class PlacedNode(NamedTuple):
