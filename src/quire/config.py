@@ -14,8 +14,8 @@ from typing import Any, get_type_hints
 
 from quire.types.expert_memory import expert_bytes_on_host
 from quire.types.formats import ACTIVATION_FORMATS, AUTO, CONVERSIONS, KV_FORMATS, listed
-from quire.types.kinds import PoolKind
 from quire.types.gateway_settings import GatewayConfig, JoinConfig
+from quire.types.kinds import PoolKind
 from quire.types.sampling_values import OFF
 from quire.types.setting import BadSetting, Setting, setting
 

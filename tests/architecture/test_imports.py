@@ -14,7 +14,7 @@ pytestmark = pytest.mark.pure
 # Lowest first: a package may import what stands before it in its own row. Rows do not see each other.
 BASE = ("types", "config", "observe")  # the standard library alone; everyone may import these
 BARE = (*BASE, "report")  # these too import the standard library alone
-PURE = ("cache", "scheduler", "text", "grammar", "store")
+PURE = ("cache", "scheduler", "speech", "text", "grammar", "store")
 COMPUTE = ("ops", "quant", "graph", "weights", "models", "devices", "distributed", "sampling", "spec", "lora", "runner")
 
 # What joins the rows or stands outside of them, and all that it may import besides BASE and itself.
@@ -53,11 +53,13 @@ JOINS = {
     "engine.prompt_forms": ("engine.chat_forms",),
     "engine.pending_answer": ("text", "engine.messages"),
     "engine.offline": ("engine.client", "engine.messages", "engine.pending_answer"),
+    "engine.transcription": ("speech", "engine.client", "engine.messages"),
     "engine.vector_calls": ("text", "engine.client", "engine.messages", "engine.offline", "engine.chat_forms"),
     "engine.supported": ("weights", "models", "engine.model_files"),
     "engine.llm": (*PURE, *COMPUTE, "engine"),
     "engine.async_llm": (*PURE, *COMPUTE, "engine"),
     "serve": (
+        "speech",
         "text",
         "grammar",
         "engine.client",

@@ -18,7 +18,7 @@ from quire.devices.cpu.recurrence import RECURRENT
 from quire.graph.graph import Graph, Node, Value
 from quire.graph.weight import Weight
 from quire.ops.batch import Batch, RowPart
-from quire.ops.cache import Latent, LatentCache, PagedCache, PagedKV, StateCache
+from quire.ops.cache import CrossCache, Latent, LatentCache, PagedCache, PagedKV, StateCache
 from quire.ops.registry import Op, all_ops, find_op, relative_error
 from quire.quant.registry import all_formats, gguf_formats
 from tests.ops.encoded_tensor import EncodedTensor
@@ -27,7 +27,7 @@ from tests.quant.blocks import put_scales, random_blocks
 pytestmark = pytest.mark.device
 
 VARIANTS = native().variants() if native() else []
-LIMITS = base.Limits(max_tokens=700, max_rows=65, max_logits=65, max_blocks=300, num_blocks=48)
+LIMITS = base.Limits(max_tokens=700, max_rows=65, max_logits=65, max_blocks=300, num_blocks=48, num_source_blocks=48)
 # Attributes that examples may leave out.
 DEFAULTS = {"rms_norm": {"group": 0}, "layer_norm": {"group": 0}}
 EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
@@ -83,6 +83,9 @@ class OneOp:
         """Return a batch with the arrays that the op reads."""
         if "batch" in self.args:
             return self.args["batch"]
+        if "features" in self.args:
+            ids = [0] * len(self.args["features"])
+            return replace(Batch.of([RowPart(ids, 0, [0, 1, 2])], 16), features=self.args["features"])
         if "positions" in self.args:
             parts = [RowPart([0], int(p), [0] * 300) for p in self.args["positions"]]
             batch = Batch.of(parts, LIMITS.block_tokens)
@@ -125,7 +128,7 @@ def fill_cache(program: Any, cache: PagedCache | LatentCache | StateCache) -> No
         for slot, state in enumerate(cache.slots):
             program.store_state(0, slot, np.ascontiguousarray(state).reshape(-1))
     else:
-        flat = stored_numbers(cache)
+        flat = stored_numbers(cache.pages if isinstance(cache, CrossCache) else cache)
         program.store_kv(0, np.arange(len(flat[0]), dtype=np.int32), *flat)
 
 

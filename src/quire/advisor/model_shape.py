@@ -13,7 +13,7 @@ from quire.devices.facts import DeviceFacts, MemoryKind
 from quire.engine.need import need_of
 from quire.models.describe import describe
 from quire.models.draw import draw
-from quire.ops.cache import CacheSpec, State
+from quire.ops.cache import CacheSpec, Cross, State
 from quire.quant.registry import all_formats
 from quire.runner.cache_plan import CacheBytes, WindowBytes
 from quire.types.errors import InvalidRequest
@@ -230,7 +230,7 @@ def _attention(caches: Sequence[CacheSpec]) -> tuple[AttentionLayers, ...]:
     """Group the layers that store tokens by how far back they read."""
     layers: dict[int | None, list[int]] = {}
     for spec in caches:
-        if not isinstance(spec, State):
+        if not isinstance(spec, State | Cross):
             layers.setdefault(spec.reach, []).append(spec.values_per_token)
     return tuple(AttentionLayers(reach, len(values), sum(values)) for reach, values in layers.items())
 

@@ -49,7 +49,18 @@ SECTIONS = {  # command -> the parts of it that can be run alone
 }
 # Commands that parse the rest of the command line.
 PARSE_REST = {
-    *("cpu-large", "cpu-threads", "gpu", "tune", "gpu-accuracy", "latent", "experts", "states", "speculate", "speculate-gpu"),
+    *(
+        "cpu-large",
+        "cpu-threads",
+        "gpu",
+        "tune",
+        "gpu-accuracy",
+        "latent",
+        "experts",
+        "states",
+        "speculate",
+        "speculate-gpu",
+    ),
     *("fleet", "gateway-load"),
 }
 

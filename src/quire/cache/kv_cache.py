@@ -31,6 +31,7 @@ from quire.cache.pins import Pins
 from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.resizing import Resizing
 from quire.cache.sessions import Sessions
+from quire.cache.sources import SourcePool
 from quire.cache.stats import NO_COLUMNS, CacheStats
 from quire.cache.windows import WindowColumn
 from quire.cache.writer import TreeWriter
@@ -62,9 +63,7 @@ class KVCache:
         self._tree = tree = PrefixTree(num_blocks, block_tokens)
         self._pool = BlockPool(num_blocks, tree, self._record_removed)
         self.pending: set[int] = set()  # promised, and not known to be computed: not to be copied
-        groups = tuple(
-            WindowColumn(number, *size, tree, self.history, self.pending) for number, size in enumerate(windows, 1)
-        )
+        groups = tuple(WindowColumn(n, *size, tree, self.history, self.pending) for n, size in enumerate(windows, 1))
         self._states = Checkpoints(num_states, tree, self.history, spacing) if num_states else None
         self._columns = Columns(tree, self._pool, groups, self._states, spacing.every) if groups or num_states else None
         self.pins = Pins(tree, self._pool, self._columns)
@@ -74,6 +73,7 @@ class KVCache:
         self._leaders = Leaders(tree, num_states > 0)
         self._writer = TreeWriter(tree, self._pool, self._columns, self.pins, self._leaders, self.history)
         self._queried_tokens = self._hit_tokens = 0
+        self.sources: SourcePool | None = None  # of a model with an encoder: what that has computed
 
     @property
     def num_blocks(self) -> int:

@@ -33,7 +33,10 @@ def tokens_of(data: bytes) -> tuple[int, ...]:
 @lru_cache(maxsize=4096)
 def root_of(key: CacheKey) -> bytes:
     """Return the identity of the node above a key's first blocks. Computed, not stored: an unused key costs nothing."""
-    return b"root" + blake2b(ascii((key.model, key.adapter, key.salt)).encode(), digest_size=ROOT_BYTES - 4).digest()
+    return (
+        b"root"
+        + blake2b(ascii((key.model, key.adapter, key.salt, key.source)).encode(), digest_size=ROOT_BYTES - 4).digest()
+    )
 
 
 def common_head(left: bytes, right: bytes) -> int:

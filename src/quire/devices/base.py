@@ -45,6 +45,8 @@ class Limits:
     kv_dtype: str = "f16"  # how the cache stores K and V: a setting, not a property of the model
     windows: tuple[WindowLimits, ...] = ()  # the reaches whose layers have block tables of their own
     num_states: int = 0  # slots for states of recurrent layers; 0: one for each row
+    num_source_blocks: int = 0  # of the cache of encoders' outputs; 0: no layer reads one
+    max_source_blocks: int = 0  # of one row
 
 
 class DraftCapacity(NamedTuple):
@@ -130,6 +132,18 @@ class SamplesTokens(Protocol):
 
     def launch(self, batch: Batch) -> PendingSampling:
         """Launch a step like a Program, but return while the device computes. Then the batch's arrays may change."""
+        ...
+
+
+@runtime_checkable
+class StoresSources(Protocol):
+    """A program whose layers read sources: the output of an encoder, as keys and values of each layer."""
+
+    def store_source(self, slots: Array, pairs: Array) -> None:
+        """Store keys and values of some tokens of sources: slots int32 [n], pairs float32 [n, all layers].
+
+        A layer's numbers are its keys, then its values; the layers are in the order of the graph's caches.
+        """
         ...
 
 

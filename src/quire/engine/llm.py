@@ -50,6 +50,7 @@ from quire.types.chat import Ask, Tool
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, FinishReason, GenerateRequest, SamplingParams
 from quire.types.sampling_values import is_unicode, refusal
+from quire.types.speech import SpeechOptions, Transcript
 from quire.weights.checkpoint import open_checkpoint
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ class LoadedModel:
             ask.sampling,
             self.model_text.eos_ids + prompt.ends,
             constraint=constraint_of(ask, prompt, self.model_text, self._exact_parameters),
+            source=prompt.source,
+            speech=prompt.rules,
         )
         return PendingAnswer(request, AnswerDecoder(prompt, output_format, self._stop_sample))
 
@@ -256,6 +259,28 @@ class LLM(ModelParts, VectorCalls):
         options = take_chat_options(others)
         call, asks = CallArguments(sampling, progress, others), chat_requests(messages, options)
         return self._complete(self._model.answers(asks, call.sampling, constraint), call.progress)
+
+    def transcribe(
+        self,
+        audio: Any,
+        *,
+        language: str | None = None,
+        translate: bool = False,
+        prompt: str = "",
+        temperature: float = 0.0,
+    ) -> list[Transcript]:
+        """Transcribe each recording: a path, the bytes of a sound file, (samples, rate), or a list of these.
+
+        `language` is a code such as "en"; without it, it is detected. `translate`: into English. `prompt`: text with
+        names and spellings to expect.
+        """
+        options = SpeechOptions(language, translate, prompt, temperature)
+        recordings = audio if isinstance(audio, list) else [audio]
+        driver = import_module("quire.engine.transcription")  # at first use: few models hear
+        found: list[Transcript] = driver.transcribe_all(
+            self.client, self._model.model_text.needed_speech(), recordings, options
+        )
+        return found
 
     def stream(
         self,

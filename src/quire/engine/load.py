@@ -12,6 +12,7 @@ from pathlib import Path
 from quire import __version__
 from quire.cache.checkpoints import CheckpointSpacing
 from quire.cache.kv_cache import KVCache
+from quire.cache.sources import SourcePool
 from quire.config import Config, home_folder
 from quire.devices import base as devices
 from quire.devices.base import Device, Limits, LoweringOptions, Program, ReportsKernels, WeightCache
@@ -25,8 +26,17 @@ from quire.grammar.grammar import GrammarVocabulary, open_backend
 from quire.models.config import CheckpointSource
 from quire.models.draw import DrawnModel, draw
 from quire.runner.cache_plan import CachePlan, cache_bytes, plan_own
-from quire.runner.memory import ModelMemory, buffer_bytes, fit_cache, fixed_bytes, limits_of, with_kv_format
+from quire.runner.memory import (
+    ModelMemory,
+    buffer_bytes,
+    fit_cache,
+    fixed_bytes,
+    limits_of,
+    source_bytes,
+    with_kv_format,
+)
 from quire.runner.runner import Runner
+from quire.runner.sources import lower_source
 from quire.runner.whole_texts import WholeTextRunner
 from quire.scheduler.overlapped import OverlappedSpeculation
 from quire.scheduler.request_state import RequestState
@@ -92,17 +102,18 @@ def build_engine(
         num_states=limits.num_states,
         spacing=_spacing(config, facts),
     )
+    if model.source is not None and isinstance(runner, Runner):
+        runner.sources = lower_source(opened, model.source, limits, lowering_options(opened, None, config))
+        cache.sources = SourcePool(limits.num_source_blocks, limits.block_tokens, model.source.max_tokens)
     scheduler = _scheduler(cache, runner, config, _drafters(cache) if drafters is None else drafters)
     cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
     compiler = Compiler(
         lambda: open_backend(grammar_vocabulary(checkpoint, vocab_size), config.grammar.open_objects), config.grammar
     )
     grammars = Grammars(scheduler, compiler, config, vocab_size)
-    kinds, vector_size = request_kinds(model)
     core = EngineCore(scheduler, cache, runner, grammars, vocab_size, depth=runner.depth)
-    core.kinds = kinds
+    core.kinds, vector_size = request_kinds(model)
     core.checks_when_idle = config.observe.log_level == "debug"
-    windows = zip(plan.windows, plan.sizes.windows, strict=True)
     ready = Ready(
         device=opened.name,
         architecture=model.architecture,
@@ -115,10 +126,10 @@ def build_engine(
         block_bytes=plan.sizes.tokens,
         weight_bytes=fixed_bytes(model.weights, vocab_size, config, facts),
         kernels=program.kernels if isinstance(program, ReportsKernels) else {},
-        windows=tuple(WindowCache(*group, size.block) for group, size in windows),
+        windows=tuple(WindowCache(*group, size.block) for group, size in plan.window_pairs),
         num_states=plan.num_states,
         state_bytes=plan.sizes.state,
-        kinds=kinds,
+        kinds=core.kinds,
         vector_size=vector_size,
     )
     return LoadedEngine(core, ready)
@@ -178,7 +189,14 @@ def lower(
     """The program, and the limits with the KV blocks that it has: a device with its own memory decides how many fit."""
     if device.facts().has_own_memory:
         limits = replace(limits, num_blocks=config.cache.num_blocks or 0)
-    options = LoweringOptions(
+    options = lowering_options(device, kept, config)
+    program = device.lower(model.graph, model.weights, limits, options)
+    return program, replace(limits, num_blocks=program.num_blocks)
+
+
+def lowering_options(device: Device, kept: WeightCache | None, config: Config) -> LoweringOptions:
+    """The choices for a lowering, as set."""
+    return LoweringOptions(
         dtype=config.device.dtype,
         quantize=config.weights.quantize,
         fuse=config.device.fuse,
@@ -190,15 +208,15 @@ def lower(
         experts_on_host=device.facts().expert_bytes_on_host(config.weights.experts_on_host),
         kept=kept,
     )
-    program = device.lower(model.graph, model.weights, limits, options)
-    return program, replace(limits, num_blocks=program.num_blocks)
 
 
 def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> tuple[Config, CachePlan]:
     """The settings, limited to what the model can do, what the device has, and what its memory holds; the cache."""
     config = with_model_limits(config, model)
     config = with_kv_format(config, facts)
-    sizes, total = cache_bytes(model.graph.caches, config, facts.frees_windows), facts.memory.total_bytes
+    longest_source = 0 if model.source is None else model.source.max_tokens
+    sizes = cache_bytes(model.graph.caches, config, facts.frees_windows, longest_source)
+    total = facts.memory.total_bytes
     if facts.has_own_memory:  # how many blocks fit is known when the program is made
         room = None
         if total is not None and (sizes.state or sizes.windows):
@@ -213,6 +231,7 @@ def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> tuple[C
 
 def _fixed_bytes(model: DrawnModel, config: Config, facts: DeviceFacts) -> int:
     weights = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
+    weights += source_bytes(model.source, config, facts)
     return weights + buffer_bytes(model.graph, model.weights, config, facts)
 
 

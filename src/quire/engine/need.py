@@ -16,7 +16,15 @@ from quire.models.config import CheckpointSource
 from quire.models.describe import describe
 from quire.models.draw import draw
 from quire.runner.cache_plan import CacheBytes, blocks_within, cache_bytes, context_blocks, plan_cache
-from quire.runner.memory import HOST_CONTEXTS, HOST_GROWTH, HOST_SHARE, buffer_bytes, fixed_bytes, with_kv_format
+from quire.runner.memory import (
+    HOST_CONTEXTS,
+    HOST_GROWTH,
+    HOST_SHARE,
+    buffer_bytes,
+    fixed_bytes,
+    source_bytes,
+    with_kv_format,
+)
 from quire.types.formats import AUTO
 from quire.weights.checkpoint import open_checkpoint
 
@@ -132,9 +140,11 @@ def need_of(path: Path, config: Config, facts: DeviceFacts) -> Need:
     model = draw(checkpoint, partial(context_limit, config), config.embedding.pooling)
     config = replace(config, scheduler=with_model_limits(config, model).scheduler)
     fixed = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
+    buffers = buffer_bytes(model.graph, model.weights, config, facts) + source_bytes(model.source, config, facts)
+    longest_source = 0 if model.source is None else model.source.max_tokens
     return Need(
-        fixed_bytes=PROCESS_BYTES + fixed + buffer_bytes(model.graph, model.weights, config, facts),
-        cache=cache_bytes(model.graph.caches, config, facts.frees_windows),
+        fixed_bytes=PROCESS_BYTES + fixed + buffers,
+        cache=cache_bytes(model.graph.caches, config, facts.frees_windows, longest_source),
         config=config,
         max_context=model.context,
     )

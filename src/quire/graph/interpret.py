@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from quire.graph.graph import Graph, Node, OutputKind, WeightNames
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
-from quire.ops.cache import cache_groups, empty_cache
+from quire.ops.cache import Cross, CrossCache, cache_groups, empty_cache
 
 Array = NDArray[Any]
 
@@ -63,6 +63,21 @@ class Interpreter:
         """Copy KV blocks as the step says, before any node runs."""
         for cache, group in zip(self.caches, self._groups, strict=True):
             cache.copy(batch.in_window(group).copies)
+
+    def reserve_sources(self, num_blocks: int) -> None:
+        """Make room for sources: so many blocks in each layer that reads them."""
+        for index, spec in enumerate(self.graph.caches):
+            if isinstance(spec, Cross):
+                self.caches[index] = empty_cache(spec, num_blocks, self.block_tokens)
+
+    def store_source(self, slots: Array, pairs: Array) -> None:
+        """Store keys and values of tokens of sources: a layer's keys, then its values, layer by layer."""
+        at = 0
+        for cache in self.caches:
+            if isinstance(cache, CrossCache):
+                keys, values = (cache.spec.num_heads * dim for dim in cache.spec.vectors)
+                cache.pages.write(slots, pairs[:, at : at + keys], pairs[:, at + keys : at + keys + values])
+                at += keys + values
 
     def run_node(self, node: Node, inputs: Sequence[Array], batch: Batch) -> tuple[Array, ...]:
         """Run one node's reference on its inputs."""

@@ -26,6 +26,7 @@ class AttentionChoices(TypedDict, total=False):
     softcap: float | None
     sinks: str | None
     slopes: str | None
+    distances: str | None  # biases by distance, as T5 has them
 
 
 def attend(g: Graph, c: ModelConfig, layer: Layer, h: Value, **choices: Unpack[AttentionChoices]) -> Value:

@@ -19,6 +19,7 @@ from quire.models.embedding import draw_modules, modules_of, pooling_of, unpoole
 from quire.models.errors import BadCheckpoint
 from quire.models.names import bind_weights
 from quire.models.rope import SLIDING, RopeConfig
+from quire.models.source import DrawnSource, draw_source
 from quire.ops.registry import format_shape
 from quire.types.kinds import PoolKind
 
@@ -36,6 +37,7 @@ class DrawnModel:
     weights: Weights
     context: int  # the longest text that it was drawn for
     pool: PoolKind | None = None  # how pooled requests are pooled; None: there are none
+    source: DrawnSource | None = None  # of an encoder-decoder: what computes the sources that it reads
 
     @property
     def is_encoder(self) -> bool:
@@ -86,7 +88,8 @@ def draw(
     if forgotten := {name for name in unused if not name.startswith("rope.")}:
         raise TypeError(f"{arch.name} names weights that it does not draw: {', '.join(sorted(forgotten))}")
     used = {name: weight for name, weight in weights.items() if name not in unused}  # a rope may be that of no layer
-    return DrawnModel(arch.name, config, graph, used, length, pool)
+    source = None if arch.source is None else draw_source(checkpoint, config, arch.source)
+    return DrawnModel(arch.name, config, graph, used, length, pool, source)
 
 
 def _frequencies(checkpoint: CheckpointSource, rope: RopeConfig, context: int, *, has_divisors: bool) -> Array:

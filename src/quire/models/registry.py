@@ -16,6 +16,7 @@ from quire.models.keys import ConfigKeys, KeySet
 from quire.models.missing import REASONS
 from quire.models.moe import MoeConfig
 from quire.models.names import Names, TensorName, bind_weights
+from quire.models.source import SourceModel
 from quire.models.values import MAX_SHOWN, Values, brief
 
 Draw = Callable[[Graph, Any], Value]  # the second is of the architecture's own kind of configuration
@@ -34,6 +35,7 @@ class Architecture:
     config: type[ModelConfig]
     draw: Draw
     alias_of: str | None = None  # the architecture that this is another name of
+    source: SourceModel | None = None  # of an encoder-decoder: what it has beside the decoder
 
 
 _ARCHITECTURES: dict[str, Architecture] = {}
@@ -58,6 +60,11 @@ def architecture(
         return draw
 
     return register
+
+
+def reads_source(name: str, source: SourceModel) -> None:
+    """Add to a registered decoder what computes the sources that it reads."""
+    _ARCHITECTURES[name] = replace(_ARCHITECTURES[name], source=source)
 
 
 def alias(name: str, *, of: str, model_type: str, gguf: str | None = None, **changes: Any) -> None:

@@ -100,6 +100,11 @@ def _bias(slopes: Array | None, distances: Array | None, offsets: Array) -> Arra
     return bias
 
 
+def attend_keys(query: Array, keys: Array, values: Array) -> Array:
+    """One scaled query [kv_heads, group, key_dim] over all of keys and values [n, kv_heads, dim], without biases."""
+    return _attend(query, keys, values, None, None, 0.0)
+
+
 def _attend(query: Array, keys: Array, values: Array, bias: Array | None, sinks: Array | None, softcap: float) -> Array:
     """One token: query [kv_heads, group, key_dim], keys and values [n, kv_heads, dim]: [kv_heads, group, value_dim]."""
     scores = query @ keys.transpose(1, 2, 0)  # [kv_heads, group, n]

@@ -28,6 +28,7 @@ class RowPart(NamedTuple):
     num_logits: int = 1  # logits are computed for this many of the last tokens
     state: int | None = None  # slot of its state; None: that of its index in the step
     windows: Sequence[Sequence[int]] = ()  # its block table in each window group
+    source: tuple[int, Sequence[int]] | None = None  # tokens of its source, and their block table
 
 
 def _no_triples() -> Array:
@@ -51,6 +52,14 @@ class StateSlots:
     target: Array  # [R] the slot that it is written to after the row's last token; often the source
     # [S, 2] index into the T tokens, slot: the state after that token is stored there too. Ascending by token.
     saves: Array = field(default_factory=lambda: np.zeros((0, 2), np.int32))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTables:
+    """Where each row's source is: an encoder's output, as keys and values in blocks. int32."""
+
+    lengths: Array  # [R] tokens of the source
+    block_tables: Array  # [R, B] entries beyond the blocks that lengths[r] needs are undefined
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +104,8 @@ class Batch:
     draws: Draws | None = None  # None: the host samples every token. Only for a program that samples.
     windows: tuple[WindowTables, ...] = ()  # of the window groups that the program was lowered with
     states: StateSlots | None = None  # None: no layer has a state
+    sources: SourceTables | None = None  # None: no layer reads a source
+    features: Array | None = None  # float32 [T, dim]: inputs in place of token ids; None: there are none
     # [P, 3] first token, token after the last, kind (see ops/pool.py): the tokens of one row that become one vector
     pools: Array = field(default_factory=_no_triples)
     # [T] 1 for tokens of the second of two texts, else 0; empty: no op of the graph reads it
@@ -123,6 +134,7 @@ class Batch:
             logits_at=_joined([np.arange(starts[r + 1] - p.num_logits, starts[r + 1]) for r, p in enumerate(parts)]),
             windows=_window_tables(parts, row_of_token, positions, block_tokens),
             states=StateSlots(np.where(began, own, -1).astype(np.int32), own),
+            sources=_source_tables(parts),
         )
 
     def in_window(self, index: int | None) -> Batch:
@@ -192,6 +204,17 @@ class Batch:
             assert ((rows >= 0) & (rows < len(self.lengths))).all(), "a group names a row that does not exist"
             assert (depth <= -(-self.lengths[rows] // block_tokens)).all(), "a row has fewer blocks than it shares"
             assert (self.block_tables[rows, :depth] == self.block_tables[rows[0], :depth]).all()
+
+
+def _source_tables(parts: Sequence[RowPart]) -> SourceTables | None:
+    given = [part.source for part in parts if part.source is not None]
+    if not given:
+        return None
+    assert len(given) == len(parts), "a row has no source"
+    tables = np.zeros((len(given), max(len(blocks) for _, blocks in given)), np.int32)
+    for row, (_, blocks) in enumerate(given):
+        tables[row, : len(blocks)] = blocks
+    return SourceTables(np.array([length for length, _ in given], np.int32), tables)
 
 
 def _window_tables(

@@ -1,4 +1,4 @@
-"""What outlives a step: what a layer declares (`PagedKV`, `Latent`, `State`) and the reference's arrays for it.
+"""What outlives a step: what layers declare (`PagedKV`, `Latent`, `State`, `Cross`), and the reference's arrays of it.
 
 The array layout here is the reference's. A device chooses its own; only the output of attention must be the same.
 """
@@ -174,12 +174,52 @@ class StateCache:
         """Blocks are copied, and states never: a state is read from one slot and written to another."""
 
 
-CacheSpec = PagedKV | Latent | State
-ReferenceCache = PagedCache | LatentCache | StateCache
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """The keys and values that one layer of cross-attention reads: of an encoder's output, written once.
+
+    They lie in blocks of their own, found by the batch's `sources`; rows with the same source share them.
+    """
+
+    num_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def values_per_token(self) -> int:
+        """Numbers stored per token of the source."""
+        return self.num_heads * (self.key_dim + self.value_dim)
+
+    @property
+    def vectors(self) -> tuple[int, ...]:
+        """Sizes of what is stored as one."""
+        return (self.key_dim, self.value_dim)
+
+    @property
+    def paged(self) -> PagedKV:
+        """The layout of its blocks."""
+        return PagedKV(self.num_heads, self.key_dim, self.value_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class CrossCache:
+    """K and V of sources of one layer, in blocks. Written from outside of the graph, before any row reads them."""
+
+    spec: Cross
+    pages: PagedCache
+
+    def copy(self, copies: Array) -> None:
+        """A source is never copied: rows share its blocks."""
+
+
+CacheSpec = PagedKV | Latent | State | Cross
+ReferenceCache = PagedCache | LatentCache | StateCache | CrossCache
 
 
 def empty_cache(spec: CacheSpec, num_blocks: int, block_tokens: int, num_states: int = 0) -> ReferenceCache:
     """The reference's cache for a layer: zeros."""
+    if isinstance(spec, Cross):
+        return CrossCache(spec, PagedCache.empty(spec.paged, num_blocks, block_tokens))
     if isinstance(spec, PagedKV):
         return PagedCache.empty(spec, num_blocks, block_tokens)
     if isinstance(spec, State):
@@ -202,6 +242,7 @@ class CacheGroups:
     tokens: tuple[int, ...]  # blocks of all tokens of a text: the batch's own tables
     windows: tuple[WindowGroup, ...]  # blocks of the last tokens: the batch's `windows`, in this order
     states: tuple[int, ...]  # a slot for each row: the batch's `states`
+    sources: tuple[int, ...] = ()  # blocks of an encoder's output: the batch's `sources`
 
     def window_of(self, cache: int) -> int | None:
         """The index of a cache's group in `windows`; None: it is not in one."""
@@ -210,13 +251,14 @@ class CacheGroups:
 
 def window_sizes(specs: Sequence[CacheSpec], longest: int) -> tuple[int, ...]:
     """The reaches, ascending, that are shorter than the longest text: their layers need not keep all tokens."""
-    reaches = {spec.reach for spec in specs if not isinstance(spec, State)}
+    reaches = {spec.reach for spec in specs if not isinstance(spec, State | Cross)}
     return tuple(sorted(reach for reach in reaches if reach is not None and reach < longest))
 
 
 def cache_groups(specs: Sequence[CacheSpec], windows: Sequence[int] = ()) -> CacheGroups:
     """Group the caches. `windows`: the reaches whose layers have block tables of their own; others keep all tokens."""
     states = tuple(at for at, spec in enumerate(specs) if isinstance(spec, State))
-    paged = [(at, spec.reach) for at, spec in enumerate(specs) if not isinstance(spec, State)]
+    sources = tuple(at for at, spec in enumerate(specs) if isinstance(spec, Cross))
+    paged = [(at, spec.reach) for at, spec in enumerate(specs) if not isinstance(spec, State | Cross)]
     groups = tuple(WindowGroup(each, tuple(at for at, reach in paged if reach == each)) for each in windows)
-    return CacheGroups(tuple(at for at, reach in paged if reach not in windows), groups, states)
+    return CacheGroups(tuple(at for at, reach in paged if reach not in windows), groups, states, sources)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.devices.base import Limits
-from quire.ops.batch import Batch, Draws, StateSlots, WindowTables
+from quire.ops.batch import Batch, Draws, SourceTables, StateSlots, WindowTables
 from quire.runner.pooling import part_pools
 from quire.runner.rows import Rows
 from quire.types.kinds import PoolKind
@@ -97,6 +97,7 @@ class BatchBuilder:
         self._window_tables = [np.zeros_like(self._tables) for _ in limits.windows]
         # The slots of states: read from, written to. None: the program has no states.
         self._states = np.zeros((2, limits.max_rows), np.int32) if limits.num_states else None
+        self._has_sources = limits.num_source_blocks > 0
         self._count = np.arange(max(most, limits.max_logits) + 1, dtype=np.int32)  # 0, 1, 2, …
         self._ones = np.ones(limits.max_rows, np.int32)
         self._last_step: _RunningStep | None = None
@@ -202,6 +203,7 @@ class BatchBuilder:
             draws=draws.draws,
             windows=self._windows(plan, rows, row, (row_of_token, block), offset) if rows.window_tables else (),
             states=self._state_slots(plan, rows, row) if self._states is not None else None,
+            sources=SourceTables(rows.source_lengths[row], rows.source_tables[row]) if self._has_sources else None,
             pools=self._pools(parts, starts, rows),
         )
         is_simple = entries.is_one_each and not draws.host_sampled and np.count_nonzero(wanted == 1) == len(wanted)

@@ -21,13 +21,14 @@ from typing import NamedTuple
 
 from quire.config import BadSetting, Config
 from quire.devices.base import WindowLimits
-from quire.ops.cache import CacheSpec, State
+from quire.ops.cache import CacheSpec, Cross, State
 from quire.types.formats import KV_FORMATS
 
 REQUESTS = 4  # running or cached, for each whole context of blocks: few are as long as the longest context
 LEAST_ROWS = 8  # that can run at once if their texts are short, however few blocks there are
 EXTRA_SHARE = 0.25  # of the bytes of the blocks of tokens: what a group may take so that all rows can run
 OWN_STATES = 1 / 3  # most of a device's own memory beside the weights that states take: the rest is for blocks
+SOURCES, USUAL_SOURCE = 8, 1500  # sources to keep, and tokens of each: half a minute of sound
 MOST_NODES = 1 << 17  # blocks of tokens where no layer stores any: then they only number the nodes of the prefix tree
 
 
@@ -56,6 +57,8 @@ class CacheBytes:
     tokens: int  # one block of the layers that keep all tokens; 0: there are none
     windows: tuple[WindowBytes, ...] = ()  # ascending
     state: int = 0  # 0: no layer has a state
+    source: int = 0  # one block of the layers that read a source; 0: there are none
+    source_blocks: int = 0  # blocks of the longest source
 
     def within(self, longest: int) -> CacheBytes:
         """For texts up to `longest`: layers whose window is not much shorter keep all tokens, like those without one.
@@ -64,7 +67,7 @@ class CacheBytes:
         """
         groups = tuple(each for each in self.windows if REQUESTS * each.window < longest)
         kept = sum(each.block for each in self.windows if each not in groups)
-        return CacheBytes(self.tokens + kept, groups, self.state)
+        return replace(self, tokens=self.tokens + kept, windows=groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +78,18 @@ class CachePlan:
     num_blocks: int  # of all tokens; 0: as many as fit, which the device finds out
     windows: tuple[WindowLimits, ...] = ()  # those of `sizes`
     num_states: int = 0
+    num_source_blocks: int = 0
+
+    @property
+    def window_pairs(self) -> tuple[tuple[WindowLimits, WindowBytes], ...]:
+        """The window groups, each with the bytes of its blocks."""
+        return tuple(zip(self.windows, self.sizes.windows, strict=True))
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of the window groups and the states: they keep their size when the number of blocks changes."""
-        pairs = zip(self.windows, self.sizes.windows, strict=True)
-        return sum(group.num_blocks * size.block for group, size in pairs) + self.num_states * self.sizes.state
+        """Bytes of window groups, states and sources: they keep their size when the number of blocks changes."""
+        windows = sum(group.num_blocks * size.block for group, size in self.window_pairs)
+        return windows + self.num_states * self.sizes.state + self.num_source_blocks * self.sizes.source
 
     @property
     def num_bytes(self) -> int:
@@ -88,7 +97,7 @@ class CachePlan:
         return self.num_blocks * self.sizes.tokens + self.group_bytes
 
 
-def cache_bytes(specs: Sequence[CacheSpec], config: Config, frees_windows: bool) -> CacheBytes:
+def cache_bytes(specs: Sequence[CacheSpec], config: Config, frees_windows: bool, longest_source: int = 0) -> CacheBytes:
     """Return the bytes of blocks and states. A model whose heads the KV format cannot hold is refused."""
     kv_format = KV_FORMATS[config.cache.kv_dtype]
     values: dict[int | None, int] = {}
@@ -99,7 +108,7 @@ def cache_bytes(specs: Sequence[CacheSpec], config: Config, frees_windows: bool)
                 f"the heads of this model have {min(spec.vectors)}. Choose f16 or bf16.",
                 field="kv_dtype",
             )
-        if not isinstance(spec, State):
+        if not isinstance(spec, State | Cross):
             reach = spec.reach if frees_windows else None
             values[reach] = values.get(reach, 0) + spec.values_per_token
     blocks = {
@@ -108,7 +117,9 @@ def cache_bytes(specs: Sequence[CacheSpec], config: Config, frees_windows: bool)
     }
     windows = tuple(WindowBytes(reach, blocks[reach]) for reach in sorted(each for each in blocks if each is not None))
     state = sum(spec.num_bytes for spec in specs if isinstance(spec, State))
-    return CacheBytes(blocks.get(None, 0), windows, state)
+    read = sum(spec.values_per_token for spec in specs if isinstance(spec, Cross))
+    source = read // kv_format.num_values * kv_format.num_bytes * config.cache.block_tokens
+    return CacheBytes(blocks.get(None, 0), windows, state, source, -(-longest_source // config.cache.block_tokens))
 
 
 def context_blocks(config: Config) -> int:
@@ -129,7 +140,7 @@ def plan_cache(sizes: CacheBytes, config: Config, num_blocks: int, rule: WindowR
         num_states = config.cache.num_states or max(planned, cheap)
     if not sizes.tokens:
         num_blocks = _free_blocks(config, num_blocks, windows, num_states)
-    return CachePlan(sizes, num_blocks, windows, num_states)
+    return CachePlan(sizes, num_blocks, windows, num_states, planned_sources(sizes, config))
 
 
 def plan_windows(sizes: CacheBytes, config: Config, num_blocks: int, rule: WindowRule) -> tuple[WindowLimits, ...]:
@@ -144,6 +155,14 @@ def plan_windows(sizes: CacheBytes, config: Config, num_blocks: int, rule: Windo
         rows = min(rule.per_row * config.scheduler.max_rows * window, spare)
         groups.append(WindowLimits(each.window, min(num_blocks, step + max(requests * window, rows))))
     return tuple(groups)
+
+
+def planned_sources(sizes: CacheBytes, config: Config) -> int:
+    """Return the blocks of sources: of one of the longest, and of some for rows that run together or come again."""
+    if not sizes.source:
+        return 0
+    usual = min(sizes.source_blocks, -(-USUAL_SOURCE // config.cache.block_tokens))
+    return max(sizes.source_blocks, min(config.scheduler.max_rows, SOURCES) * usual)
 
 
 def useful_states(config: Config, num_blocks: int) -> int:
@@ -174,7 +193,7 @@ def plan_own(sizes: CacheBytes, config: Config, room: int | None, in_flight: int
     windows = plan_windows(sizes, config, expected, rule)
     if not sizes.tokens:
         num_blocks = _free_blocks(config, num_blocks, windows, num_states)
-    return CachePlan(sizes, num_blocks, windows, num_states)
+    return CachePlan(sizes, num_blocks, windows, num_states, planned_sources(sizes, config))
 
 
 def _own_states(sizes: CacheBytes, config: Config, room: int | None) -> int:

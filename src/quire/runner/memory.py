@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import repeat
 from math import prod
 
 from quire.config import BadSetting, Config
@@ -10,8 +11,10 @@ from quire.devices.base import Limits, LoweringOptions, step_bytes
 from quire.devices.facts import DeviceFacts
 from quire.graph.graph import Graph
 from quire.graph.weight import Weight, Weights
+from quire.models.source import DrawnSource
 from quire.quant.registry import all_formats
 from quire.runner.cache_plan import CacheBytes, CachePlan, blocks_within, context_blocks, plan_cache
+from quire.runner.sources import source_limits
 
 HOST_CONTEXTS = 8  # full contexts that a host's KV cache holds by default
 HOST_SHARE = 0.25  # and the most of the host's memory that it takes by default: a laptop has other things to do
@@ -34,6 +37,19 @@ def buffer_bytes(graph: Graph, weights: Weights, config: Config, facts: DeviceFa
     """The buffers between the ops of the largest step, fused or not as set."""
     options = LoweringOptions(dtype=config.device.dtype, quantize=config.weights.quantize, fuse=config.device.fuse)
     return step_bytes(facts, graph, weights, limits_of(config), options)
+
+
+def source_bytes(source: DrawnSource | None, config: Config, facts: DeviceFacts) -> int:
+    """What computes sources takes: its weights, its outputs, and the buffers of its largest steps."""
+    if source is None:
+        return 0
+    options = LoweringOptions(dtype=config.device.dtype, quantize=config.weights.quantize, fuse=config.device.fuse)
+    weights = sum(resident_weight_bytes(weight, facts) for weight in source.weights.values())
+    limits = source_limits(source, limits_of(config))
+    graphs = (source.encoder, source.pairs)
+    buffers = (step_bytes(facts, *each, options) for each in zip(graphs, repeat(source.weights), limits, strict=False))
+    outputs = sum(each.max_tokens * graph.output.dim * 4 for graph, each in zip(graphs, limits, strict=True))
+    return weights + outputs + sum(buffers)
 
 
 def resident_weight_bytes(weight: Weight, facts: DeviceFacts) -> int:
@@ -60,6 +76,8 @@ def limits_of(config: Config, plan: CachePlan | None = None) -> Limits:
         kv_dtype=config.cache.kv_dtype,
         windows=() if plan is None else plan.windows,
         num_states=0 if plan is None else plan.num_states,
+        num_source_blocks=0 if plan is None else plan.num_source_blocks,
+        max_source_blocks=0 if plan is None else plan.sizes.source_blocks,
     )
 
 

@@ -55,6 +55,8 @@ class Rows:
         self.state_targets = np.zeros(max_rows, np.int32)  # the slot that its state is written to
         self.state_sources = np.zeros(max_rows, np.int32)  # and read from in the plan's step; -1: begins with zeros
         self._moved: list[int] = []  # rows whose source was changed by the last plan: the next one reads the target
+        self.source_lengths = np.zeros(max_rows, np.int32)
+        self.source_tables = np.zeros((max_rows, limits.max_source_blocks), np.int32)
         self.last_tokens = np.zeros(max_rows, np.int32)  # newest sampled token, where the host sampled it
         self.is_on_device = np.zeros(max_rows, np.bool_)  # the newest sampled token is on the device, which sampled it
         self.num_top = np.zeros(max_rows, np.int32)  # likeliest tokens that the sampler needs; 0: all logits
@@ -83,6 +85,9 @@ class Rows:
             self.num_blocks[join.row] = 0
             self.num_top[join.row] = joined.sampler.num_top
             self.draws.join(join.row, joined.sampler)
+            if join.source is not None:
+                self.source_lengths[join.row] = join.source.num_tokens
+                self.source_tables[join.row, : len(join.source.blocks)] = join.source.blocks
         for part in plan.parts:
             if part.new_blocks:
                 held = int(self.num_blocks[part.row])

@@ -34,6 +34,7 @@ from quire.runner.batch import FEW_ROWS, BatchBuilder, BuiltBatch, logits_of
 from quire.runner.flight import Flight, Mask, Masks
 from quire.runner.pooling import VectorSum, has_pool, vector_result
 from quire.runner.rows import Row, Rows
+from quire.runner.sources import SourcePrograms
 from quire.runner.state_digests import StateDigests, TextDigest
 from quire.sampling.logprobs import score
 from quire.sampling.mask import blank
@@ -78,6 +79,7 @@ class Runner:
         self._flights: deque[Flight] = deque()  # not collected
         self._collected_at = 0.0  # when the last step was collected
         self._digests = StateDigests() if checks_states and limits.num_states else None
+        self.sources: SourcePrograms | None = None  # what encodes the inputs of the model's encoder
 
     @property
     def depth(self) -> int:
@@ -102,6 +104,8 @@ class Runner:
         if not plan.parts:
             return flight
         try:
+            if self.sources is not None and plan.joins:
+                self.sources.encode([join.source for join in plan.joins if join.source is not None], self._program)
             for row, part in zip(flight.rows, plan.parts, strict=True):
                 if row.uses_history:
                     row.record_forced(part)

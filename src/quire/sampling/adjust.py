@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.types.request import SamplingParams
+from quire.sampling.speech import SpeechFilter
 from quire.types.step import Join
 
 Array = NDArray[Any]
@@ -25,6 +25,7 @@ class Adjustments:
     def __init__(self, join: Join, vocab_size: int) -> None:
         params = join.sampling
         self._params = params
+        self._speech = None if join.speech is None else SpeechFilter(join.speech, join.tokens[join.num_prompt :])
         self._min_total = join.num_prompt + params.min_tokens
         self._stops = np.array(sorted(join.stops), np.int64) if params.min_tokens else None
         self._bias_ids = np.fromiter(params.logit_bias.keys(), np.int64, len(params.logit_bias))
@@ -41,10 +42,12 @@ class Adjustments:
             self._counts = np.bincount(tokens[join.num_prompt :], minlength=vocab_size).astype(np.float32)
 
     @staticmethod
-    def are_needed(params: SamplingParams) -> bool:
-        """Return whether any of these parameters changes logits."""
+    def are_needed(join: Join) -> bool:
+        """Return whether anything changes the logits of this row."""
+        params = join.sampling
         return bool(
-            params.min_tokens
+            join.speech is not None
+            or params.min_tokens
             or params.logit_bias
             or params.allowed_token_ids is not None
             or params.bad_words
@@ -55,6 +58,8 @@ class Adjustments:
 
     def add_token(self, token: int) -> None:
         """Append a token to the row's history."""
+        if self._speech is not None:
+            self._speech.add_token(token)
         if self._seen is not None:
             self._seen[token] = True
         if self._counts is not None:
@@ -84,6 +89,8 @@ class Adjustments:
         if self._counts is not None:
             x -= np.float32(self._params.frequency_penalty) * self._counts
             x -= np.float32(self._params.presence_penalty) * (self._counts > 0)
+        if self._speech is not None:
+            self._speech.apply(x)
         return x
 
 

@@ -51,7 +51,7 @@ class Sampler:
         if seed is None:
             seed = 0 if self.is_greedy else secrets.randbits(63)
         self.stream = stream_of(seed, join.sample)
-        self._adjust = Adjustments(join, vocab_size) if Adjustments.are_needed(join.sampling) else None
+        self._adjust = Adjustments(join, vocab_size) if Adjustments.are_needed(join) else None
         self.num_top = 0  # the likeliest tokens that are enough to sample from; 0: all logits are needed
         if self._adjust is None and join.sampling.logprobs is None:
             top_k = 1 if self.is_greedy else join.sampling.top_k

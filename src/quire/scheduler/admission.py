@@ -10,7 +10,7 @@ from quire.config import SchedulerConfig
 from quire.scheduler.limits import StepTimeModel
 from quire.scheduler.queues import RunningList, WaitingQueue
 from quire.scheduler.request_state import Phase, RequestState
-from quire.types.errors import CacheTooSmall, ContextTooLong, Overloaded, TextTooLong
+from quire.types.errors import CacheTooSmall, ContextTooLong, InvalidRequest, Overloaded, TextTooLong
 from quire.types.request import GenerateRequest
 
 
@@ -38,6 +38,10 @@ class Admission:
 
     def check_fits(self, request: GenerateRequest) -> None:
         """Raise if the request could not be served on an empty machine. Both numbers are in the message."""
+        if self._cache.sources is not None:
+            self._cache.sources.check_fits(request.source)
+        elif request.source is not None:
+            raise InvalidRequest("This model has no encoder: it reads a prompt alone, no audio.", field="prompt")
         num_known = len(request.prompt) + max(
             len(request.resumed_output(sample)) for sample in request.unfinished_samples
         )
@@ -80,7 +84,21 @@ class Admission:
         self._num_reserved = None
 
     def lease(self, state: RequestState, samples: list[RequestState], now: float) -> Lease | Deferral:
-        """Return a lease on the cached prefix of a request, or why it cannot start. `samples`: all of its request."""
+        """Return a lease on the cached prefix of a request, or why it cannot start. `samples`: all of its request.
+
+        A request with a source holds that until its lease is forgotten.
+        """
+        pool, source = self._cache.sources, state.request.source
+        if pool is None or source is None:
+            return self._lease(state, samples, now)
+        if not pool.can_hold(source):
+            return Deferral.STOP
+        lease = self._lease(state, samples, now)
+        if isinstance(lease, Lease):
+            pool.hold(source)
+        return lease
+
+    def _lease(self, state: RequestState, samples: list[RequestState], now: float) -> Lease | Deferral:
         if state.num_in_flight:  # just preempted: its last token has not arrived
             return Deferral.SKIP
         can_share = not state.num_output and not state.must_score
@@ -133,7 +151,9 @@ class Admission:
 
     def forget(self, lease: Lease) -> None:
         """Drop a lease that is released."""
-        del self._owners[id(lease)]
+        state = self._owners.pop(id(lease))
+        if self._cache.sources is not None and state.request.source is not None:
+            self._cache.sources.release(state.request.source)
 
     def _match(self, state: RequestState) -> Hit:
         """Match a request's tokens. A prompt to be scored or pooled is computed even if cached: the cache has no

@@ -65,7 +65,9 @@ class LiveStates:
 
     def finish(self, state: RequestState, now: float, has_failed: bool) -> None:
         """Release a finished request's blocks, or keep them until its last result arrives."""
-        session = state.request.session if not state.sample else None
+        session, source = state.request.session if not state.sample else None, state.request.source
+        if has_failed and source is not None and self._cache.sources is not None:
+            self._cache.sources.discard(source)
         lease = state.lease
         if lease is not None and not has_failed and self._has_last_result_in_flight(state, lease):
             self._cache.seal(lease, state.tokens, state.computed, now)

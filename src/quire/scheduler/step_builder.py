@@ -39,8 +39,10 @@ class StepBuilder:
         """Add an admitted request's row to the device's table."""
         request = state.request
         known = tuple(state.tokens) if state.num_output else request.prompt
-        join = Join(state.sample_id, state.row, request.sampling, state.sample, known, state.num_prompt, state.stops)
-        self._joins.append(join)
+        pool, source = self._cache.sources, request.source
+        blocks = None if pool is None or source is None else pool.join(source)
+        facts = (request.sampling, state.sample, known, state.num_prompt, state.stops)
+        self._joins.append(Join(state.sample_id, state.row, *facts, blocks, request.speech))
 
     def add(self, state: RequestState, count: int) -> int:
         """Add a part that computes `count` more known tokens of a request, and its drafts after the last of them.

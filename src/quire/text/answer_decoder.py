@@ -90,7 +90,7 @@ def total_usage(decoders: Sequence[AnswerDecoder], first_token_seconds: float, s
     """What the answers of these requests have cost so far. The seconds are those since the submit."""
     choices = [choice for decoder in decoders for choice in decoder.choices]
     return Usage(
-        prompt=sum(len(decoder.prompt.tokens) for decoder in decoders),
+        prompt=sum(decoder.prompt.num_read for decoder in decoders),
         cached=sum(decoder.num_hit for decoder in decoders),
         output=sum(choice.num_tokens for choice in choices),
         first_token_seconds=first_token_seconds,

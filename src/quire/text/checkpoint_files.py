@@ -9,6 +9,8 @@ from typing import Any
 from quire.text.errors import UnsupportedTokenizer
 
 TOKENIZER, CONFIG, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
+MODEL_CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+SPEECH_EXTRACTOR = "WhisperFeatureExtractor"  # of preprocessor_config.json
 TIKTOKEN = "tiktoken.model"  # in place of tokenizer.json
 
 

@@ -11,13 +11,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.text.checkpoint_files import GENERATION, TIKTOKEN, TOKENIZER, read_object
+from quire.text.checkpoint_files import (
+    GENERATION,
+    MODEL_CONFIG,
+    PREPROCESSOR,
+    SPEECH_EXTRACTOR,
+    TIKTOKEN,
+    TOKENIZER,
+    read_object,
+)
 from quire.text.detokenize import Detokenizer
 from quire.text.embedding_rules import EmbeddingRules, read_rules
 from quire.text.infill import Infill, find_infill
 from quire.text.parsers.reasoning import Reasoning, reasoning_of
 from quire.text.preset import read_preset
 from quire.text.sampling_defaults import read_sampling_defaults
+from quire.text.source_text import SourceText, greedy_unless_set, read_source_text
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.defaults import SamplingDefaults
@@ -26,6 +35,7 @@ from quire.types.preset import Preset
 from quire.types.request import SamplingParams
 
 if TYPE_CHECKING:
+    from quire.speech.model import SpeechModel
     from quire.text.go_chat import GoChatTemplate
     from quire.text.parsers.style import ToolStyle
 
@@ -49,6 +59,8 @@ class ModelText:
         self.template = _go_template(preset.template) if preset.template else template
         self.preset = preset
         self.defaults = defaults
+        self.folder: Path | None = None  # of its files, if they are apart
+        self.source: SourceText | None = None  # of models with an encoder
         self.embedding = EmbeddingRules()  # of models that make vectors
         self.eos_ids = tuple(sorted({*eos_ids, *(tokenizer.eos_ids if tokenizer else ())}))
         self._pack: Callable[[], bytes] | None = None  # makes the bundle of the files that it was read from
@@ -96,6 +108,10 @@ class ModelText:
 
     def _with_rules(self, folder: Path, metadata: Mapping[str, Any]) -> ModelText:
         self.embedding = read_rules(folder, metadata)
+        generation = read_object(folder / GENERATION)
+        self.folder, self.source = folder, read_source_text(metadata, generation)
+        if self.source is not None:
+            self.defaults = greedy_unless_set(self.defaults, generation)
         return self
 
     @cached_property
@@ -119,6 +135,23 @@ class ModelText:
         registry = import_module("quire.text.parsers.registry")  # at first use: most conversations have no tools
         style: ToolStyle = registry.style_of(self.template.sources.values())
         return style
+
+    @cached_property
+    def speech(self) -> SpeechModel | None:
+        """How this model transcribes; None: it is no speech model."""
+        preprocessor = {} if self.folder is None else read_object(self.folder / PREPROCESSOR)
+        if self.folder is None or preprocessor.get("feature_extractor_type") != SPEECH_EXTRACTOR:
+            return None
+        files = (read_object(self.folder / name) for name in (GENERATION, MODEL_CONFIG))
+        module = import_module("quire.speech.model")  # at first use: it needs numpy
+        model: SpeechModel = module.read_speech_model(preprocessor, *files, self.tokenizer)
+        return model
+
+    def needed_speech(self) -> SpeechModel:
+        """How this model transcribes; raises if it cannot."""
+        if self.speech is None:
+            raise InvalidRequest("This model cannot transcribe: use a Whisper model.", field="model")
+        return self.speech
 
     @cached_property
     def reasoning(self) -> Reasoning | None:

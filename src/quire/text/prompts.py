@@ -14,11 +14,14 @@ from typing import Any
 from quire.text.model_text import ModelText
 from quire.text.parsers.conversation import as_template_messages, as_template_tools
 from quire.text.preset import with_preset_messages
+from quire.text.source_text import SourceText, refuse_chat
 from quire.types.chat import Ask, ChatRequest, CompletionRequest, Terms
 from quire.types.defaults import SamplingDefaults
 from quire.types.errors import ContextTooLong, InvalidRequest
 from quire.types.message import Message
 from quire.types.request import Pin
+from quire.types.source import EncoderInput
+from quire.types.speech_rules import SpeechRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,18 @@ class Prompt:
     begun: str = ""  # what the template has written of the answer: the mark of a thought, the header of a message
     ends: tuple[int, ...] = ()  # tokens that end the answer, beside the model's own
     predicted: tuple[int, ...] = ()  # tokens that much of the answer is expected to be
+    source: EncoderInput | None = None  # of a model with an encoder: what that reads
+    suppressed: tuple[int, ...] = ()  # tokens that are never written
+
+    @property
+    def rules(self) -> SpeechRules | None:
+        """Rules by which tokens are sampled; None: any may follow."""
+        return SpeechRules(self.suppressed) if self.suppressed else None
+
+    @property
+    def num_read(self) -> int:
+        """Tokens that the model reads: its own, and those of its encoder."""
+        return len(self.tokens) + (0 if self.source is None else self.source.num_tokens)
 
     @property
     def num_pinned(self) -> int:
@@ -68,11 +83,27 @@ def _encode_plain(
         ends = model_text.infill.ends if model_text.infill else ()
     else:
         tokens = model_text.encode(prompt, max_tokens=max_tokens) if isinstance(prompt, str) else prompt
+    if model_text.source is not None:
+        return _encode_source(tokens, prompt if isinstance(prompt, str) else None, ask, model_text.source)
     text = prompt if isinstance(prompt, str) else model_text.decode(tokens) if ask.echo else None
     return Prompt(tokens, text, _whole_pin(ask.terms, len(tokens)), ends=ends)
 
 
+def _encode_source(tokens: tuple[int, ...], text: str | None, ask: CompletionRequest, source: SourceText) -> Prompt:
+    """The prompt goes to the model's encoder."""
+    if ask.echo:
+        raise InvalidRequest("echo is not supported: this model's encoder reads the prompt.", field="echo")
+    if ask.sampling.prompt_logprobs is not None:
+        raise InvalidRequest("prompt_logprobs is not supported: this model's encoder reads the prompt.",
+                             field="prompt_logprobs")  # fmt: skip
+    read = EncoderInput.of_tokens(tokens)
+    return Prompt(source.start, text, _whole_pin(ask.terms, len(source.start)), source=read,
+                  suppressed=source.suppressed)  # fmt: skip
+
+
 def _encode_chat(ask: ChatRequest, model_text: ModelText, max_tokens: int | None) -> Prompt:
+    if model_text.source is not None:
+        raise refuse_chat()
     text = _render(ask, model_text, ask.messages)
     reasoning = model_text.reasoning
     begun = reasoning.begun_in(text) if reasoning else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import wraps
 from typing import Any, TypeVar
@@ -26,6 +26,8 @@ from quire.types.sampling_values import (
     truth,
     whole,
 )
+from quire.types.source import EncoderInput
+from quire.types.speech_rules import SpeechRules
 from quire.types.vllm_words import SAMPLING, translate
 
 T = TypeVar("T")
@@ -222,6 +224,7 @@ class CacheKey:
     model: str = ""
     adapter: str = ""
     salt: str = ""
+    source: str = ""  # digest of the input of an encoder: what the decoder computes depends on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +267,8 @@ class GenerateRequest:
     pins: tuple[Pin, ...] = ()
     constraint: Constraint | None = None
     predicted: tuple[int, ...] = ()  # tokens that much of the output is expected to be: drafts
+    source: EncoderInput | None = None  # the input of the model's encoder; None: the model has none
+    speech: SpeechRules | None = None  # by which its tokens are sampled; None: any token may follow
     kind: RequestKind = RequestKind.GENERATE  # of other kinds, nothing is sampled: the answer is one vector
     second_at: int = 0  # where the second of two texts begins, for models that mark its tokens; 0: there is one text
     # For a request whose engine died: the output of each sample so far; None: that sample is finished.
@@ -291,6 +296,8 @@ class GenerateRequest:
         except (OverflowError, TypeError):
             public = "A token id in the prompt is not a whole number from 0 to 4294967295."
             raise InvalidRequest(public, field="prompt") from None
+        if self.source is not None and self.cache.source != self.source.digest:
+            _set(self, "cache", replace(self.cache, source=self.source.digest))
         if not 0 < self.weight < float("inf"):
             raise InvalidRequest(f"The weight is {self.weight}; it must be a positive number.", field="weight")
         if self.resumed and (len(self.resumed) != self.sampling.n or not self.unfinished_samples):

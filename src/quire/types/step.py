@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from quire.types.errors import QuireError
 from quire.types.request import FinishReason, SamplingParams
+from quire.types.source import SourceBlocks
+from quire.types.speech_rules import SpeechRules
 
 new_tuple = tuple.__new__  # builds a named tuple of seven fields in 150 ns; its own constructor takes 260 ns
 
@@ -57,6 +59,8 @@ class Join:
     tokens: tuple[int, ...]  # known so far: the prompt, and after a preemption the output too
     num_prompt: int
     stops: frozenset[int] = frozenset()  # tokens that end it; not sampled before min_tokens
+    source: SourceBlocks | None = None  # None: the model has no encoder
+    speech: SpeechRules | None = None
 
 
 class CopyBlock(NamedTuple):

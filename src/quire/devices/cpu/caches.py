@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from quire.devices.base import Limits
 from quire.graph.graph import Graph, Node
-from quire.ops.cache import Latent, State, cache_groups
+from quire.ops.cache import Cross, Latent, State, cache_groups
 
 ALL_TOKENS = 0  # the group of caches that keep all tokens
 
@@ -28,6 +28,9 @@ def add_caches(program: Any, graph: Graph, limits: Limits) -> None:
     for index, spec in enumerate(graph.caches):
         if isinstance(spec, State):
             program.states(limits.num_states or limits.max_rows, *state_layout(graph, index, spec))
+        elif isinstance(spec, Cross):
+            sizes = (spec.num_heads, spec.key_dim, spec.value_dim)
+            program.source_cache(limits.kv_dtype, *sizes, limits.num_source_blocks)
         elif isinstance(spec, Latent):
             program.latent_cache(limits.kv_dtype, spec.dim, spec.rope_dim)
         else:

@@ -26,9 +26,10 @@ logger = logging.getLogger("quire.devices.cpu")
 def interpreter_for(graph: Graph, weights: Weights, limits: Limits) -> Interpreter:
     """Return an interpreter with the caches that these limits ask for."""
     blocks_of = {each.window: each.num_blocks for each in limits.windows}
-    return Interpreter(
-        graph, weights, limits.num_blocks, limits.block_tokens, limits.num_states or limits.max_rows, blocks_of
-    )
+    num_states = limits.num_states or limits.max_rows
+    made = Interpreter(graph, weights, limits.num_blocks, limits.block_tokens, num_states, blocks_of)
+    made.reserve_sources(limits.num_source_blocks)
+    return made
 
 
 class PlacedNode(NamedTuple):

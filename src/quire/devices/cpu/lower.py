@@ -29,6 +29,7 @@ from .latent import emit_latent
 from .pack import IndexesWeights, Packer
 from .program import NativeProgram, OutputSizes
 from .recurrence import RECURRENT
+from .sources import SOURCES, source_caches
 
 NO_QUANTS = NO_VECTOR = -1
 
@@ -46,7 +47,9 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
     places, fallback = {**lowering.given, **lowering.places}, _fallback(program, lowering, limits)
-    return NativeProgram(program, OutputSizes.of(graph), places, limits.num_blocks, fallback)
+    lowered = NativeProgram(program, OutputSizes.of(graph), places, limits.num_blocks, fallback)
+    lowered.features, lowered.sources = lowering.features, source_caches(graph)
+    return lowered
 
 
 def walk_graph(graph: Graph, weights: IndexesWeights, fuse: bool) -> _Lowering:
@@ -82,6 +85,7 @@ class _Lowering:
         self.given: dict[int, BufferSlice] = {}  # values that no node makes: what a test feeds
         self.places: dict[int, BufferSlice] = {}  # float32, of values that are still read, or that nothing reads
         self.quants: dict[int, BufferSlice] = {}
+        self.features: BufferSlice | None = None  # where a step's features go; None: the graph reads none
         self._readers: dict[int, list[Node]] = {}
         for node in graph.nodes:
             for value in node.inputs:
@@ -376,6 +380,7 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     "columns": _Lowering._columns,
     "pool": emit_pool,
     "attention_latent": emit_latent,
+    **SOURCES,
     "attention_bidirectional": emit_attention,
     "experts": emit_experts,
     "head": _Lowering._head,

@@ -61,6 +61,8 @@ class NativeProgram:
         self._sizes = sizes
         self._places = places  # of values that no node reads or no node computes
         self._choices: Mapping[str, VariantChoice] = {}
+        self.features: BufferSlice | None = None  # where a step's features go
+        self.sources: tuple[tuple[int, int, int], ...] = ()  # caches of sources: index, widths of keys and values
 
     @property
     def kernels(self) -> dict[str, dict[str, float]]:
@@ -93,8 +95,11 @@ class NativeProgram:
         fallback = None if self.fallback is None else self.fallback.begin(batch)
         windows = [(each.slots, each.block_tables, each.copies) for each in batch.windows]
         outputs = (num_top, logits, top_tokens, top_logits)
+        if self.features is not None and batch.features is not None:
+            self.native.poke(self.features.columns, np.ascontiguousarray(batch.features, np.float32))
+        source = None if batch.sources is None else (batch.sources.lengths, batch.sources.block_tables)
         pools = (batch.pools, pooled, batch.token_types)
-        self.native.launch(*of_tokens, *of_rows, *outputs, fallback, windows, _slots(batch.states), pools)
+        self.native.launch(*of_tokens, *of_rows, *outputs, fallback, windows, _slots(batch.states), source, pools)
         if only_pools:
             return FinishedStep(StepOutput(None, pooled=logits))
         if not self._sizes.logits:
@@ -108,6 +113,14 @@ class NativeProgram:
         Blocks of window groups stay: they are few.
         """
         return int(self.native.release_blocks(blocks))
+
+    def store_source(self, slots: Array, pairs: Array) -> None:
+        """Store keys and values of tokens of sources, for each layer that reads sources."""
+        at = 0
+        for cache, key_width, value_width in self.sources:
+            keys, values = pairs[:, at : at + key_width], pairs[:, at + key_width : at + key_width + value_width]
+            self.native.store_kv(cache, slots, np.ascontiguousarray(keys), np.ascontiguousarray(values))
+            at += key_width + value_width
 
     def feed(self, value: int, numbers: Array) -> None:
         """Set a value that no node computes: [tokens, dim]. For tests of single nodes."""
@@ -144,6 +157,10 @@ class ReferenceProgram:
         outputs = self._interpreter.outputs(batch)
         logits = outputs.pop("logits", None)
         return FinishedStep(StepOutput(logits, pooled=next(iter(outputs.values()), None)))
+
+    def store_source(self, slots: Array, pairs: Array) -> None:
+        """Store keys and values of tokens of sources, for each layer that reads sources."""
+        self._interpreter.store_source(slots, pairs)
 
 
 def _slots(states: StateSlots | None) -> tuple[Array, Array, Array] | None:

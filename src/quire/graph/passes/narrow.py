@@ -37,7 +37,9 @@ def narrow_tail(graph: Graph) -> Graph:
         again = graph.node(node.op, inputs, node.weights, node.attrs, outputs=node.outputs if keeps else None)
         nodes.append(again)
         narrow |= {old.id: new for old, new in zip(node.outputs, again.outputs, strict=True)}
-    return graph.rewritten(nodes)
+    narrowed = graph.rewritten(nodes)
+    narrowed.outputs |= {kind: narrow.get(value.id, value) for kind, value in graph.outputs.items()}
+    return narrowed
 
 
 def _is_token_wise(node: Node) -> bool:

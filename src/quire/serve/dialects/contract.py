@@ -16,6 +16,7 @@ from quire.types.chat import Answered, Ask, ChatRequest, Event, ModelCard
 from quire.types.errors import QuireError
 from quire.types.library import Change, Step
 from quire.types.request import SamplingParams
+from quire.types.speech import Segment, SpeechOptions, Transcript
 from quire.types.vectors import VectorAnswer, VectorRequest
 
 
@@ -77,6 +78,27 @@ class GenerateEndpoint:
     path: str
     decode: Callable[[bytes, RequestLimits], Decoded]
     streams: str = "text/event-stream"  # content type of a stream
+
+
+class DecodedSpeech(NamedTuple):
+    """A recording to transcribe, and how its text is written."""
+
+    model: str
+    audio: bytes  # of a sound file
+    options: SpeechOptions
+    streams: bool
+    content_type: str  # of a whole answer
+    whole: Callable[[Transcript], bytes]
+    delta: Callable[[Segment], bytes]  # pieces of a stream
+    done: Callable[[Transcript], bytes]  # its end
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechEndpoint:
+    """An endpoint that takes a recording, as a form. POST. `decode` is given the content type of the body too."""
+
+    path: str
+    decode: Callable[[str | None, bytes, RequestLimits], DecodedSpeech]
 
 
 class DecodedVectors(NamedTuple):
@@ -172,6 +194,7 @@ class BlobEndpoint:
 
 Endpoint = (
     GenerateEndpoint
+    | SpeechEndpoint
     | VectorEndpoint
     | CountEndpoint
     | ListEndpoint

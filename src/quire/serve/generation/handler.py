@@ -90,7 +90,7 @@ async def _answer(
         prompts = await service.prompts(exchange, ask, engine.model_text, engine.client.ready.max_context)
         if service.config.serve.log_prompts:
             record.prompt = "\n".join(prompt.text or engine.model_text.decode(prompt.tokens) for prompt in prompts)
-        record.charged = sum(len(prompt.tokens) for prompt in prompts)
+        record.charged = sum(prompt.num_read for prompt in prompts)
         service.quotas.charge(exchange.key, record.charged)
         constraints = await service.constraints(ask, prompts, engine.model_text)
         id = secrets.token_hex(12) if exchange.note.reply_id else reply.id  # another attempt of it may still be here
@@ -130,7 +130,7 @@ async def count(service: Service, exchange: Exchange, endpoint: CountEndpoint) -
         async with service.models.using(ask.model) as (model, engine):
             exchange.record.model = model.name
             prompts = await service.prompts(exchange, ask, engine.model_text)
-        await exchange.respond(endpoint.encode(sum(len(prompt.tokens) for prompt in prompts)))
+        await exchange.respond(endpoint.encode(sum(prompt.num_read for prompt in prompts)))
 
     await with_fallback(await service.route(exchange, counted), exchange, counted, answer, lambda: None)
 
@@ -287,6 +287,8 @@ def _request(
         pins=prompt.pins,
         constraint=constraint,
         predicted=prompt.predicted,
+        source=prompt.source,
+        speech=prompt.rules,
     )
 
 

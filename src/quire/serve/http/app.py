@@ -38,12 +38,14 @@ from quire.serve.dialects.contract import (
     ListEndpoint,
     PageEndpoint,
     ShowEndpoint,
+    SpeechEndpoint,
     VectorEndpoint,
     VersionEndpoint,
 )
 from quire.serve.errors import Forbidden, InternalError, NoSuchPath, ShuttingDown, WrongMethod
 from quire.serve.generation.handler import count, generate
 from quire.serve.generation.routing import MODEL, ROUTE
+from quire.serve.generation.transcription import answer_speech
 from quire.serve.generation.vectors import make_vectors
 from quire.serve.http.exchange import ClientGone, Exchange
 from quire.serve.relayed.note import CLIENT, NOTE, read_client
@@ -55,6 +57,7 @@ logger = logging.getLogger(__name__)
 Handle = Callable[[Exchange], Awaitable[None]]
 HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
     GenerateEndpoint: generate,
+    SpeechEndpoint: answer_speech,
     VectorEndpoint: make_vectors,
     CountEndpoint: count,
     ListEndpoint: show_all,

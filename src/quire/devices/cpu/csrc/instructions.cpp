@@ -118,8 +118,7 @@ struct Products {
 // An item is a bundle of tokens times some heads of one key head.
 class Attend final : public Instruction {
   public:
-    Attend(Program &program, const AttendArgs &args, bool is_within_rows)
-        : program_(program), args_(args), is_within_rows_(is_within_rows) {}
+    Attend(Program &program, const AttendArgs &args, KeysOf keys) : program_(program), args_(args), keys_(keys) {}
 
     // More heads per item share the unpacking of keys, which costs about as much as 1.5 queries; fewer are better if
     // threads would be idle. The split changes no bit.
@@ -146,9 +145,13 @@ class Attend final : public Instruction {
         const Bundle &bundle = program_.bundles()[index];
         const int kv_head = item % each / splits, first = item % splits * heads_;
         AttendArgs now = args_;
-        int leader = is_within_rows_ ? -1 : program_.leader(args_.cache.group, index);
+        int leader = keys_ == KeysOf::TEXT ? program_.leader(args_.cache.group, index) : -1;
         const int num_shared = leader < 0 ? 0 : bundle.num_shared;
-        if (is_within_rows_) {
+        if (keys_ == KeysOf::SOURCE) {
+            const SourceTables &t = step.source;
+            now.positions = step.positions, now.lengths = t.lengths;
+            now.block_tables = t.block_tables, now.table_stride = t.stride;
+        } else if (keys_ == KeysOf::STEP) {
             const RowTables &t = program_.row_tables();
             now.positions = t.positions.data(), now.lengths = t.lengths.data();
             now.block_tables = t.tables.data(), now.table_stride = t.stride;
@@ -165,7 +168,7 @@ class Attend final : public Instruction {
     // long rows attention prefetches the rest.
     void foresee(const Step &step, int thread) const override {
         constexpr size_t ENOUGH = 48 * 1024;
-        if (is_within_rows_) return;  // its keys are written just before
+        if (keys_ != KeysOf::TEXT) return;  // keys of the step are written just before
         const int splits = parts(args_.group, heads_), each = args_.cache.num_heads() * splits;
         const Tables &tables = step.tables[args_.cache.group];
         size_t fetched = 0;
@@ -198,7 +201,7 @@ class Attend final : public Instruction {
 
     Program &program_;
     const AttendArgs args_;
-    const bool is_within_rows_;  // keys and values are those of this step
+    const KeysOf keys_;
     mutable int heads_ = 1;  // of an item, in this step: set by `count`, before the first item runs
 };
 
@@ -377,7 +380,7 @@ void Program::attend(int id, View q, const AttendExtras &extras, View out, int o
     require(!out.given() || out.dim == width, "attend: the output has another width than the values");
     AttendArgs args{};
     args.cache = c, args.q = rows(q), args.group = group, args.out = {rows(out), quants(out_quants, width)};
-    append_attend(args, extras, false);
+    append_attend(args, extras, KeysOf::TEXT);
 }
 
 void Program::place_heads(View x, View out, int num_heads, int offset) {
@@ -436,10 +439,10 @@ void Program::attend_bidirectional(const RowOperands &x, const AttendExtras &ext
     });
     AttendArgs args{};
     args.cache = c, args.q = rows(x.q), args.group = group, args.out = {rows(out), quants(out_quants, width)};
-    append_attend(args, extras, true);
+    append_attend(args, extras, KeysOf::STEP);
 }
 
-void Program::append_attend(AttendArgs args, const AttendExtras &extras, bool is_within_rows) {
+void Program::append_attend(AttendArgs args, const AttendExtras &extras, KeysOf keys) {
     const KvCache &c = args.cache;
     const int heads = args.group * c.num_heads();
     const int table = extras.distances < 0 ? heads : at_vector(extras.distances).count;
@@ -450,7 +453,7 @@ void Program::append_attend(AttendArgs args, const AttendExtras &extras, bool is
     args.sinks = vector(extras.sinks, heads), args.slopes = vector(extras.slopes, heads);
     args.distances = vector(extras.distances, table), args.reach = table / heads / 2;
     scratch_floats_ = std::max(scratch_floats_, attend_scratch(c));
-    append(std::make_unique<Attend>(*this, args, is_within_rows));
+    append(std::make_unique<Attend>(*this, args, keys));
 }
 
 void Program::call(int index, bool at_logits) {

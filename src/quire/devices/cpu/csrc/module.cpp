@@ -38,6 +38,7 @@ using TopTokens = nb::ndarray<int32_t, nb::ndim<2>, nb::c_contig, nb::device::cp
 using StateSlots = std::tuple<Ints, Ints, IntRows>;  // source, target, saves
 using Columns = std::tuple<int, int, int>;  // buffer, offset, dim
 using WindowArrays = std::tuple<Ints, IntRows, IntRows>;  // slots, block_tables, copies
+using SourceArrays = std::tuple<Ints, IntRows>;           // lengths, block_tables
 using PoolArrays = std::tuple<IntRows, Answer, Ints>;     // pools, pooled, token_types (none: of length 0)
 
 View view(const Columns &c) { return {std::get<0>(c), std::get<1>(c), std::get<2>(c)}; }
@@ -164,6 +165,13 @@ void set_states(Step &step, const StateSlots &states) {
     step.saves = saves.data(), step.num_saves = size(saves.shape(0));
 }
 
+void set_source(Step &step, const SourceArrays &source) {
+    const auto &[lengths, tables] = source;
+    const size_t num_rows = static_cast<size_t>(step.num_rows);
+    require(lengths.shape(0) == num_rows && tables.shape(0) == num_rows, "sources: one for each row");
+    step.source = {lengths.data(), tables.data(), size(tables.shape(1))};
+}
+
 void set_pools(Step &step, const PoolArrays &arrays, size_t dim) {
     const auto &[pools, pooled, types] = arrays;
     require(pools.shape(1) == 3, "pools: first token, token after the last, kind");
@@ -186,6 +194,7 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
             const IntRows &copies, const IntRows &groups, const Ints &num_top, const Answer &logits,
             const TopTokens &top_tokens, const Answer &top_logits, const nb::object &fallback,
             const std::vector<WindowArrays> &windows, const std::optional<StateSlots> &states,
+            const std::optional<SourceArrays> &source,
             const std::optional<PoolArrays> &pools) {
     const size_t num_tokens = token_ids.shape(0), num_rows = lengths.shape(0), num_logits = logits_at.shape(0);
     for (const Ints *array : {&positions, &row_of_token})
@@ -205,6 +214,7 @@ void launch(Program &program, const Ints &token_ids, const Ints &positions, cons
     step.logits_at = logits_at.data(), step.num_top = num_top.data(), step.max_top = size(top_tokens.shape(1));
     step.logits = logits.data(), step.top_tokens = top_tokens.data(), step.top_logits = top_logits.data();
     if (states) set_states(step, *states);
+    if (source) set_source(step, *source);
     if (pools) set_pools(step, *pools, static_cast<size_t>(program.pooled_dim()));
     const std::function<void(int)> call = [&](int index) {  // on any thread
         nb::gil_scoped_acquire acquire;
@@ -287,6 +297,16 @@ void bind_instructions(nb::class_<Program> &program) {
         },
         "q"_a, "k"_a, "v"_a, "num_heads"_a, "window"_a, "scale"_a, "softcap"_a, "sinks"_a, "slopes"_a, "distances"_a,
         "out"_a, "quants"_a);
+    program.def(
+        "attend_source",
+        [](Program &p, int cache, const Columns &q, float scale, float softcap, int sinks, int slopes, int distances,
+           const Columns &out, int quants) {
+            p.attend_source(cache, view(q), {scale, softcap, sinks, slopes, distances}, view(out), quants);
+        },
+        "cache"_a, "q"_a, "scale"_a, "softcap"_a, "sinks"_a, "slopes"_a, "distances"_a, "out"_a, "quants"_a);
+    program.def(
+        "shift", [](Program &p, const Columns &x, int by, const Columns &out) { p.shift(view(x), by, view(out)); },
+        "x"_a, "by"_a, "out"_a);
     program.def(
         "place_heads",
         [](Program &p, const Columns &x, const Columns &out, int num_heads, int offset) {
@@ -440,6 +460,12 @@ void bind_program(nb::module_ &m) {
         },
         "format"_a, "num_heads"_a, "key_dim"_a, "value_dim"_a, "window"_a, "chunk"_a, "group"_a);
     program.def(
+        "source_cache",
+        [](Program &p, const std::string &kv, int heads, int key_dim, int value_dim, int num_blocks) {
+            return p.add_source_cache({kv_format(kv), heads, key_dim, value_dim, 0, 0}, num_blocks);
+        },
+        "format"_a, "num_heads"_a, "key_dim"_a, "value_dim"_a, "num_blocks"_a, "Add a cache of an encoder's output.");
+    program.def(
         "latent_cache",
         [](Program &p, const std::string &kv, int dim, int rope_dim) {
             return p.add_cache({kv_format(kv), 1, dim + rope_dim, dim + rope_dim, 0, 0, dim});
@@ -458,6 +484,7 @@ void bind_program(nb::module_ &m) {
                 "num_top"_a.noconvert(), "logits"_a.noconvert(), "top_tokens"_a.noconvert(),
                 "top_logits"_a.noconvert(), "fallback"_a = nb::none(),
                 nb::arg("windows").noconvert() = std::vector<WindowArrays>(), "states"_a.noconvert() = nb::none(),
+                "source"_a.noconvert() = nb::none(),
                 "pools"_a.noconvert() = nb::none(),
                 "Run one step; see quire.ops.batch.Batch. The arrays of logits and of the likeliest tokens are filled.");
     program.def("store_kv", &store_kv, "cache"_a, "slots"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(),

@@ -178,13 +178,13 @@ int Program::add_cache(const CacheSpec &spec) {
             "a latent is whole blocks, and shorter than its key");
     require(spec.format != KvFormat::Q8 || (spec.key_dim % BLOCK == 0 && spec.value_dim % BLOCK == 0),
             "the KV cache cannot be q8_0: heads are no whole blocks of 32");
-    require(spec.group >= 0 && spec.group <= static_cast<int>(windows_.size()), "there is no such window group");
+    require(spec.group <= static_cast<int>(windows_.size()), "there is no such window group");
     const int tiles = (bounds_.block_tokens + TILE - 1) / TILE;
     const KvFormat format = spec.format == KvFormat::BF16 && !spec.latent_dim ? KvFormat::BF16_PAIRS : spec.format;
     KvCache c{{format, spec.num_heads, spec.key_dim, tiles, nullptr},
               {format, spec.num_heads, spec.value_dim, tiles, nullptr},
               spec.window, spec.chunk, num_blocks(spec.group), bounds_.block_tokens, spec.latent_dim, spec.group};
-    require(!spec.group || c.reach() <= windows_[spec.group - 1].window,
+    require(spec.group <= 0 || c.reach() <= windows_[spec.group - 1].window,
             "queries of a cache read tokens behind the window of its group");
     for (KvPlane *plane : {&c.values, &c.keys}) {
         if (plane == &c.values || !c.is_latent()) {
@@ -361,7 +361,7 @@ void Program::check(const Step &s) const {
     }
     for (size_t group = 0; group < s.tables.size(); ++group) check_copies(s, static_cast<int>(group));
     check_groups(s);
-    check_states(s), check_pools(s);
+    check_states(s), check_pools(s), check_sources(s);
     for (int i = 0; i < s.num_logits; ++i)
         require(s.num_top[i] >= 0 && s.num_top[i] <= std::min(s.max_top, vocab_),
                 "num_top: more than the vocabulary or the output arrays hold");
@@ -389,6 +389,7 @@ void Program::check_groups(const Step &s) const {
 // Copies the beginning of one block to another, in order: a later copy may read what an earlier one wrote.
 void Program::copy_blocks(const Step &s) {
     for (const KvCache &c : caches_) {
+        if (c.group < 0) continue;  // a source is never copied
         const Tables &t = s.tables[c.group];
         for (const int32_t *copy = t.copies; copy < t.copies + 3 * static_cast<size_t>(t.num_copies); copy += 3) {
             if (copy[0] == copy[1]) continue;

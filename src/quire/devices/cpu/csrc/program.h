@@ -67,8 +67,10 @@ struct CacheSpec {
     KvFormat format;
     int num_heads, key_dim, value_dim, window, chunk;
     int latent_dim = 0;  // see KvCache
-    int group = 0;       // 0: blocks of all tokens; else what add_window returned
+    int group = 0;       // 0: blocks of all tokens; SOURCE_GROUP; else what add_window returned
 };
+
+constexpr int SOURCE_GROUP = -1;  // of the caches of an encoder's output
 
 // Layers whose queries read no token further back than `window`, their own included. They have block tables of their
 // own, and a cache of so many blocks.
@@ -82,6 +84,9 @@ struct RowOperands {
     int num_heads;  // of keys
     int window;     // a query reads the keys that are less than this far away; 0: all of its row
 };
+
+// Whose keys queries read: those of their row's text so far, of their row in this step, or of their row's source.
+enum class KeysOf { TEXT, STEP, SOURCE };
 
 // What attention does beside the products: see AttendArgs. Vectors by index; < 0: none.
 struct AttendExtras {
@@ -155,6 +160,13 @@ struct Tables {
     int stride, num_copies;
 };
 
+// What an encoder has computed of each row's source; see sources.cpp.
+struct SourceTables {
+    const int32_t *lengths;       // [R]; null: the step has no sources
+    const int32_t *block_tables;  // [R][stride]
+    int stride;
+};
+
 // The arrays of a step: T tokens, R rows, L logits; see Batch in Python.
 struct Step {
     int num_tokens, num_rows, num_logits, num_grouped, max_top;
@@ -172,6 +184,7 @@ struct Step {
     const int32_t *saves;                                          // [num_saves][2] token, slot
     int num_saves;
 
+    SourceTables source;
     const int32_t *pools;        // [num_pools][3] first token, token after the last, kind
     int num_pools;
     float *pooled;               // [num_pools][dim] of a program that has logits too
@@ -272,6 +285,7 @@ class Program {
     int add_rows(int dim, bool for_logits);
     int add_quants(int dim, bool for_logits);
     int add_window(WindowGroup group);  // before its caches
+    int add_source_cache(CacheSpec spec, int num_blocks);  // all have as many blocks
     int add_cache(const CacheSpec &spec);
     int add_states(const StateLayout &layout, int num_states);
 
@@ -292,6 +306,8 @@ class Program {
     void rope(View x, View cos, View sin, int head_dim, bool interleaved);
     void write_kv(int cache, View k, View v);
     void attend(int cache, View q, const AttendExtras &extras, View out, int quants);
+    void attend_source(int cache, View q, const AttendExtras &extras, View out, int quants);
+    void shift(View x, int by, View out);  // the row's token that is `by` further; zeros beyond its ends
     void place_heads(View x, View out, int num_heads, int offset);  // heads of x go to columns of heads of out
     void multiply_heads(int matrix, int num_heads, int columns, View x, View out);
     void attend_bidirectional(const RowOperands &operands, const AttendExtras &extras, View out, int quants);
@@ -387,7 +403,10 @@ class Program {
     void check_row(const Step &step, int row) const;
     void check_table(const Step &step, int row, int group) const;
     void check_copies(const Step &step, int group) const;
-    int num_blocks(int group) const { return group ? windows_[group - 1].num_blocks : bounds_.num_blocks; }
+    void check_sources(const Step &step) const;
+    int num_blocks(int group) const {
+        return group > 0 ? windows_[group - 1].num_blocks : group ? source_blocks_ : bounds_.num_blocks;
+    }
     int first_block(const Step &step, int token, int group) const;
     void copy_blocks(const Step &step);
     void check_groups(const Step &step) const;
@@ -397,7 +416,7 @@ class Program {
     float *table(size_t count);
     const float *spread_rates(const StateLayout &layout, const float *rates, int dim);
     KvCache row_cache(int num_heads, int key_dim, int value_dim, int window);
-    void append_attend(AttendArgs args, const AttendExtras &extras, bool is_within_rows);
+    void append_attend(AttendArgs args, const AttendExtras &extras, KeysOf keys);
     void fill_row_tables(const Step &step);
     void cut_queries(const Step &step);
     int cut_row(const Step &step, int row, int num_shared, int most, int room);
@@ -425,7 +444,7 @@ class Program {
     std::vector<QueryTile> query_tiles_;
     std::vector<Bundle> bundles_;
     std::vector<std::vector<int>> leaders_;  // of each window group: see `leader`
-    int bundle_tokens_ = 1;
+    int bundle_tokens_ = 1, source_blocks_ = 0;
     std::vector<RowCache> row_caches_;
     std::vector<States> states_;
     std::vector<Memory> tables_;    // states, and weights in the layouts of recurrent layers

@@ -1,0 +1,1 @@
+"""OpenAI's audio endpoints: transcriptions and translations."""

@@ -1,0 +1,1 @@
+"""Sound into model inputs, and a speech model's tokens into timed text. Numpy alone; no model, no engine."""

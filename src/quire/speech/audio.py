@@ -1,0 +1,108 @@
+"""Reads sound files: WAV, FLAC, MP3, OGG into float32 samples, one channel, 16 kHz. Needs the extra `audio`."""
+
+from __future__ import annotations
+
+import io
+from importlib import import_module
+from math import gcd
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.speech.mel import SAMPLE_RATE
+from quire.types.errors import InvalidRequest, QuireError
+
+Array = NDArray[Any]
+
+MAX_SECONDS = 2 * 3600  # of one file: 460 MB of samples
+LEAST_RATE, MOST_RATE = 1_000, 768_000  # samples a second
+FORMATS = ("WAV", "FLAC", "MP3", "OGG")
+TAPS = 24  # zero crossings on each side of the resampling filter
+_PIECE = 1 << 20  # samples decoded at once
+_IMAGES = {b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image", b"BM": "a BMP image"}
+_OTHERS = {b"%PDF": "a PDF document", b"PK\x03\x04": "a ZIP archive", b"{": "JSON", b"<": "markup"}
+
+
+class AudioUnavailable(QuireError):
+    """The package that decodes sound files is not installed."""
+
+    code, status = "audio_unavailable", 501
+
+
+def read_audio(data: bytes, *, max_seconds: float = MAX_SECONDS, field: str = "file") -> Array:
+    """Decode a sound file. Errors name `field`, what the data is, and what is accepted."""
+    if not data:
+        raise InvalidRequest("The audio file is empty: 0 bytes.", field=field)
+    soundfile = _soundfile()
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            _check(file, max_seconds, field)
+            pieces = [piece.mean(axis=1) for piece in file.blocks(_PIECE, dtype="float32", always_2d=True)]
+            rate = int(file.samplerate)
+    except soundfile.LibsndfileError as error:
+        raise InvalidRequest(_why(data, str(error)), field=field) from None
+    samples = np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
+    if not len(samples):
+        raise InvalidRequest("The audio file has no samples.", field=field)
+    if not np.isfinite(samples).all():
+        raise InvalidRequest("The audio has samples that are not finite numbers.", field=field)
+    return resample(samples, rate)
+
+
+def _check(file: Any, max_seconds: float, field: str) -> None:
+    """Refuse a file by its header, before it is decoded."""
+    rate, frames = int(file.samplerate), int(file.frames)
+    if file.format not in FORMATS:
+        raise InvalidRequest(f"The audio is {file.format}; accepted are {', '.join(FORMATS)}.", field=field)
+    if not LEAST_RATE <= rate <= MOST_RATE:
+        raise InvalidRequest(f"The audio has {rate} samples a second; accepted are {LEAST_RATE} to {MOST_RATE}.",
+                             field=field)  # fmt: skip
+    if frames > max_seconds * rate:
+        raise InvalidRequest(
+            f"The audio is {frames / rate:.0f} s long, {max_seconds:.0f} s is the limit. Send it in parts.", field=field
+        )
+
+
+def _why(data: bytes, error: str) -> str:
+    """Say what data is that cannot be decoded."""
+    known = next((what for start, what in {**_IMAGES, **_OTHERS}.items() if data.startswith(start)), None)
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        known = "a WebP image"
+    if known is not None:
+        return f"The file is {known}, not audio. Send {', '.join(FORMATS[:-1])} or {FORMATS[-1]}."
+    reason = error.rpartition(": ")[2].rstrip(".")
+    return f"The audio cannot be decoded: {reason}. Accepted are {', '.join(FORMATS)}; the file may be damaged."
+
+
+def resample(samples: Array, rate: int) -> Array:
+    """Return the samples at 16 kHz: a windowed sinc filter, evaluated once for each phase of the two rates."""
+    if rate == SAMPLE_RATE:
+        return samples.astype(np.float32, copy=False)
+    common = gcd(rate, SAMPLE_RATE)
+    up, down = SAMPLE_RATE // common, rate // common
+    cutoff = min(1.0, up / down)  # of the lower rate's band
+    reach = int(np.ceil(TAPS / cutoff))
+    padded = np.pad(samples.astype(np.float32, copy=False), (reach, reach + 1))
+    count = -(-len(samples) * up // down)
+    out = np.empty(count, np.float32)
+    offsets = np.arange(-reach, reach + 1)
+    views = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1)
+    for phase in range(min(up, count)):  # outputs phase, phase + up, …: the same fraction between two input samples
+        first, remainder = divmod(phase * down, up)
+        distance = offsets - remainder / up
+        taper = np.cos(np.pi / 2 * np.clip(distance / (reach + 1), -1, 1)) ** 2
+        kernel = (cutoff * np.sinc(cutoff * distance) * taper).astype(np.float32)
+        num = len(range(phase, count, up))
+        out[phase::up] = views[first : first + (num - 1) * down + 1 : down] @ kernel
+    return out
+
+
+def _soundfile() -> ModuleType:
+    try:
+        return import_module("soundfile")
+    except (ImportError, OSError):
+        raise AudioUnavailable(
+            "Sound files cannot be decoded: the package soundfile is not installed. Run: pip install soundfile"
+        ) from None

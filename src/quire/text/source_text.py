@@ -1,0 +1,56 @@
+"""How a text goes to a model with an encoder: the prompt is read by the encoder, and the decoder begins with a few
+tokens that the model's files name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quire.text.errors import UnsupportedTokenizer
+from quire.types.defaults import SamplingDefaults
+from quire.types.errors import InvalidRequest
+
+logger = logging.getLogger("quire.text")
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """The text side of an encoder-decoder."""
+
+    start: tuple[int, ...]  # what the decoder begins with
+    suppressed: tuple[int, ...] = ()  # tokens that are never written
+
+
+def read_source_text(config: Mapping[str, Any], generation: Mapping[str, Any]) -> SourceText | None:
+    """Read config.json and generation_config.json, which counts more. None: the model has no encoder."""
+    if not config.get("is_encoder_decoder"):
+        return None
+    found = {**config, **{name: value for name, value in generation.items() if value is not None}}
+    start = found.get("decoder_start_token_id")
+    if not isinstance(start, int):
+        raise UnsupportedTokenizer("config.json has no decoder_start_token_id: what the decoder begins with.")
+    first = found.get("forced_bos_token_id")
+    words = found.get("bad_words_ids") or []
+    if any(not isinstance(word, list) or len(word) != 1 for word in words):
+        raise UnsupportedTokenizer("bad_words_ids has words of several tokens, which are not supported.")
+    if isinstance(beams := found.get("num_beams"), int) and beams > 1:
+        logger.warning("The model's files ask for beam search with %d beams; answers are the likeliest tokens.", beams)
+    return SourceText((start, *([first] if isinstance(first, int) else [])), tuple(word[0] for word in words))
+
+
+def greedy_unless_set(defaults: SamplingDefaults, generation: Mapping[str, Any]) -> SamplingDefaults:
+    """Such models translate and summarize: without `do_sample` they write the likeliest tokens."""
+    if "temperature" in defaults.values or generation.get("do_sample"):
+        return defaults
+    return SamplingDefaults({**defaults.values, "temperature": 0.0}, {**defaults.sources, "temperature": CONFIG})
+
+
+def refuse_chat() -> InvalidRequest:
+    """The error of a conversation with such a model."""
+    return InvalidRequest(
+        "This model has an encoder and no chat template: send the text to /v1/completions, or to llm.generate.",
+        field="messages",
+    )

@@ -1,0 +1,118 @@
+"""OpenAI's audio endpoints, called with OpenAI's client; bad recordings are refused with what to do."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+import soundfile
+
+from quire.serve.dialects.audio.dialect import DIALECT
+from tests.serve.running import Running, running
+from tests.speech.toy import make_speech_folder, spoken
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = make_speech_folder(tmp_path_factory.mktemp("whisper"))
+    with running(folder, (DIALECT,), max_context=96, max_body_mb=8.0, lowered_gb=0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def recording(name: str = "speech.wav") -> tuple[str, bytes]:
+    return name, spoken()
+
+
+def in_format(kind: str) -> bytes:
+    samples, rate = soundfile.read(io.BytesIO(spoken()), dtype="float32")
+    out = io.BytesIO()
+    soundfile.write(out, samples, rate, format=kind)
+    return out.getvalue()
+
+
+def test_json_text_and_verbose_json_have_the_same_segments(client: openai.OpenAI):
+    create = client.audio.transcriptions.create
+    verbose = create(
+        model="toy", file=recording(), response_format="verbose_json", language="en",
+        timestamp_granularities=["segment"],
+    )  # fmt: skip
+    assert verbose.language == "en" and verbose.duration == pytest.approx(2.78, abs=0.5)
+    assert verbose.segments and verbose.text == "".join(each.text for each in verbose.segments).strip()
+    plain = create(model="toy", file=recording(), response_format="text", language="en")
+    assert plain.strip() == verbose.text
+    srt = create(model="toy", file=recording(), response_format="srt", language="en")
+    vtt = create(model="toy", file=recording(), response_format="vtt", language="en")
+    assert srt.startswith("1\n00:00:00,") and srt.count(" --> ") == len(verbose.segments)
+    assert vtt.startswith("WEBVTT\n\n00:00:00.") and vtt.count(" --> ") == len(verbose.segments)
+
+
+def test_a_stream_ends_with_the_whole_text(client: openai.OpenAI):
+    events = list(client.audio.transcriptions.create(model="toy", file=recording(), language="en", stream=True))
+    assert events[-1].type == "transcript.text.done"
+    deltas = "".join(each.delta for each in events[:-1])
+    assert deltas.strip() == events[-1].text and len(events) > 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the client's own method
+def test_translation_prompt_and_temperature(client: openai.OpenAI):
+    found = client.audio.translations.create(model="toy", file=recording(), prompt="Quire", temperature=0.4)
+    assert found.text
+
+
+@pytest.mark.parametrize("kind", ["FLAC", "OGG", "MP3"])
+def test_sound_files_of_every_format_are_read(client: openai.OpenAI, kind: str):
+    found = client.audio.transcriptions.create(
+        model="toy", file=(f"a.{kind.lower()}", in_format(kind)), response_format="verbose_json", language="en"
+    )
+    assert found.duration == pytest.approx(2.78, abs=0.6)
+
+
+def long_flac() -> bytes:
+    out = io.BytesIO()
+    soundfile.write(out, np.zeros(3 * 3600 * 8000, np.int16), 8000, format="FLAC")
+    return out.getvalue()
+
+
+BAD: dict[str, tuple[dict[str, Any], str, str]] = {
+    "empty": ({"file": ("a.wav", b"")}, "0 bytes", "file"),
+    "image": ({"file": ("a.png", b"\x89PNG\r\n\x1a\n" + b"0" * 64)}, "is a PNG image, not audio", "file"),
+    "corrupt": ({"file": ("a.wav", b"RIFF" + b"\x00" * 100)}, "cannot be decoded", "file"),
+    "language": ({"language": "xx"}, "this model knows de, en, fr", "language"),
+    "words": ({"response_format": "verbose_json", "timestamp_granularities": ["word"]}, "'word'", "granularities"),
+    "format": ({"response_format": "yaml"}, "must be one of", "response_format"),
+    "temperature": ({"temperature": 3}, "must be from 0 to 1", "temperature"),
+    "stream": ({"response_format": "srt", "stream": True}, "stream does not go with", "stream"),
+    "unknown": ({"extra_body": {"speed": 2}}, "speed", "speed"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_requests_are_refused_by_field(client: openai.OpenAI, name: str):
+    change, text, field = BAD[name]
+    with pytest.raises(openai.BadRequestError) as error:
+        client.audio.transcriptions.create(**{"model": "toy", "file": recording(), **change})
+    assert text in str(error.value) and field in str(error.value.param)
+
+
+def test_three_hours_are_refused_by_the_header(client: openai.OpenAI):
+    with pytest.raises(openai.BadRequestError, match="10800 s long, 7200 s is the limit"):
+        client.audio.transcriptions.create(model="toy", file=("a.flac", long_flac()))
+
+
+def test_a_body_that_is_no_form_is_refused(server: Running):
+    answer = server.http.post("/v1/audio/transcriptions", json={"model": "toy"})
+    assert answer.status_code == 400 and "multipart/form-data" in answer.text
+    cut = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nRIFF'
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    assert "not whole" in server.http.post("/v1/audio/transcriptions", content=cut, headers=headers).text
