@@ -18,6 +18,7 @@ from quire.devices.base import Device, Limits, LoweringOptions, Program, Reports
 from quire.devices.facts import DeviceFacts
 from quire.engine.context import context_limit
 from quire.engine.core import EngineCore
+from quire.engine.drafting import PlannedDraft, find_draft, plan_draft
 from quire.engine.grammars import Grammars
 from quire.engine.messages import Ready, WindowCache
 from quire.grammar.compiler import Compiler
@@ -28,9 +29,10 @@ from quire.runner.cache_plan import CachePlan, cache_bytes, plan_own
 from quire.runner.memory import ModelMemory, buffer_bytes, fit_cache, fixed_bytes, limits_of, with_kv_format
 from quire.runner.runner import Runner
 from quire.scheduler.overlapped import OverlappedSpeculation
+from quire.scheduler.proposals import MAX_DRAFTS, DraftLimits, ProposesByModel, ProposesDrafts
 from quire.scheduler.request_state import RequestState
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.speculation import MAX_DRAFTS, DraftLimits, ProposesDrafts, Speculation
+from quire.scheduler.speculation import Speculation
 from quire.spec.prediction import PredictionDrafter
 from quire.spec.suffix import SuffixDrafter
 from quire.spec.tree import TreeDrafter
@@ -67,15 +69,20 @@ def build_engine(
     config: Config,
     progress: Callable[[str], None] = lambda stage: None,
     drafters: Sequence[ProposesDrafts] | None = None,
+    draft: CheckpointSource | None = None,
 ) -> LoadedEngine:
-    """An engine for an open checkpoint. `drafters`: instead of those that every model has."""
+    """An engine for an open checkpoint. `drafters`, `draft`: instead of those that every model has or the settings
+    name."""
     began = time.monotonic()
     progress("drawing the graph")
     model = draw(checkpoint, partial(context_limit, config))
     opened = devices.open(device) if isinstance(device, str) else device
     facts = opened.facts()
-    config, plan = fit_config(config, model, facts)
+    config = with_kv_format(config, facts)
+    drafting = _planned_draft(draft, model, config, facts)
+    config, plan = fit_config(config, model, facts, 0 if drafting is None else drafting.num_bytes)
     progress(f"lowering for {opened.name}")
+    drafter = None if drafting is None else _open_draft(drafting, opened)  # first: the KV cache takes what is left
     program, limits = lower(opened, model, limits_of(config, plan), kept_weights(checkpoint, model, config), config)
     if isinstance(checkpoint, Checkpoint):
         checkpoint.release_pages()
@@ -90,13 +97,14 @@ def build_engine(
         spacing=_spacing(config, facts),
     )
     drafters = _drafters(cache) if drafters is None else drafters
-    scheduler = Scheduler(cache, config.scheduler, _speculation(drafters, runner, config))
+    scheduler = Scheduler(cache, config.scheduler, _speculation(drafters, drafter, runner, config))
     cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
     compiler = Compiler(
         lambda: open_backend(grammar_vocabulary(checkpoint, vocab_size), config.grammar.open_objects), config.grammar
     )
     grammars = Grammars(scheduler, compiler, config, vocab_size)
     core = EngineCore(scheduler, cache, runner, grammars, vocab_size, depth=runner.depth)
+    core.seeds_requests = drafter is not None
     core.checks_when_idle = config.observe.log_level == "debug"
     windows = zip(plan.windows, plan.sizes.windows, strict=True)
     ready = Ready(
@@ -130,13 +138,29 @@ def _drafters(cache: KVCache) -> tuple[ProposesDrafts, ...]:
     return TreeDrafter(continued), PredictionDrafter(predicted), SuffixDrafter()
 
 
-def _speculation(drafters: Sequence[ProposesDrafts], runner: Runner, config: Config) -> Speculation | None:
+def _planned_draft(
+    draft: CheckpointSource | None, model: DrawnModel, config: Config, facts: DeviceFacts
+) -> PlannedDraft | None:
+    checkpoint = find_draft(config) if draft is None else draft
+    if checkpoint is None:
+        return None
+    return plan_draft(checkpoint, model, config, facts)
+
+
+def _open_draft(drafting: PlannedDraft, device: Device) -> ProposesByModel:
+    kept = kept_weights(drafting.checkpoint, drafting.model, drafting.config)
+    return drafting.open(device, _lowering_options(drafting.config, device, kept))
+
+
+def _speculation(
+    drafters: Sequence[ProposesDrafts], model: ProposesByModel | None, runner: Runner, config: Config
+) -> Speculation | None:
     """Speculation with these drafters. None: it is off, or the device is slow at drafts."""
     capacity = runner.draft_capacity
     if config.speculation.speculate == OFF or capacity is None:
         return None
     limits = DraftLimits(min(capacity.row_drafts, MAX_DRAFTS), config.scheduler.max_scored_tokens, capacity.step_tokens)
-    return (Speculation if runner.depth == 1 else OverlappedSpeculation)(drafters, limits)
+    return (Speculation if runner.depth == 1 else OverlappedSpeculation)(drafters, limits, model)
 
 
 def lower(
@@ -145,7 +169,12 @@ def lower(
     """The program, and the limits with the KV blocks that it has: a device with its own memory decides how many fit."""
     if device.facts().has_own_memory:
         limits = replace(limits, num_blocks=config.cache.num_blocks or 0)
-    options = LoweringOptions(
+    program = device.lower(model.graph, model.weights, limits, _lowering_options(config, device, kept))
+    return program, replace(limits, num_blocks=program.num_blocks)
+
+
+def _lowering_options(config: Config, device: Device, kept: WeightCache | None) -> LoweringOptions:
+    return LoweringOptions(
         dtype=config.device.dtype,
         quantize=config.weights.quantize,
         fuse=config.device.fuse,
@@ -157,25 +186,26 @@ def lower(
         experts_on_host=device.facts().expert_bytes_on_host(config.weights.experts_on_host),
         kept=kept,
     )
-    program = device.lower(model.graph, model.weights, limits, options)
-    return program, replace(limits, num_blocks=program.num_blocks)
 
 
-def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> tuple[Config, CachePlan]:
-    """The settings, limited to what the model can do, what the device has, and what its memory holds; the cache."""
+def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts, other_bytes: int = 0) -> tuple[Config, CachePlan]:
+    """The settings, limited to what the model can do, what the device has, and what its memory holds; the cache.
+
+    `other_bytes`: of a model that drafts.
+    """
     config = replace(config, scheduler=replace(config.scheduler, max_context=model.context))
     config = with_kv_format(config, facts)
     sizes, total = cache_bytes(model.graph.caches, config, facts.frees_windows), facts.memory.total_bytes
     if facts.has_own_memory:  # how many blocks fit is known when the program is made
         room = None
         if total is not None and (sizes.state or sizes.windows):
-            room = int(total * config.cache.memory_share) - _fixed_bytes(model, config, facts)
+            room = int(total * config.cache.memory_share) - other_bytes - _fixed_bytes(model, config, facts)
         plan = plan_own(sizes, config, room, facts.steps_in_flight)
         return replace(config, cache=replace(config.cache, num_blocks=plan.num_blocks or None)), plan
     if total is None:
         sized = config.cache.num_blocks is not None
         return fit_cache(config, ModelMemory(0, 0, sizes)) if sized else (config, CachePlan(sizes.within(0), 0))
-    return fit_cache(config, ModelMemory(total, _fixed_bytes(model, config, facts), sizes))
+    return fit_cache(config, ModelMemory(total, other_bytes + _fixed_bytes(model, config, facts), sizes))
 
 
 def _fixed_bytes(model: DrawnModel, config: Config, facts: DeviceFacts) -> int:

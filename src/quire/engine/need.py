@@ -12,6 +12,7 @@ from quire.config import BadSetting, Config
 from quire.devices import base as devices
 from quire.devices.facts import DeviceFacts, available, device_facts
 from quire.engine.context import context_limit
+from quire.engine.drafting import draft_bytes
 from quire.models.config import CheckpointSource
 from quire.models.describe import describe
 from quire.models.draw import draw
@@ -130,6 +131,7 @@ def need_of(path: Path, config: Config, facts: DeviceFacts) -> Need:
     config = with_kv_format(config, facts)
     model = draw(open_checkpoint(path, config.weights.load_format), partial(context_limit, config))
     fixed = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
+    fixed += draft_bytes(model, config, facts)
     return Need(
         fixed_bytes=PROCESS_BYTES + fixed + buffer_bytes(model.graph, model.weights, config, facts),
         cache=cache_bytes(model.graph.caches, config, facts.frees_windows),

@@ -1,0 +1,112 @@
+"""The drafter of an engine that is a model: how it is found, how much memory it takes, and how it is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from quire.cache.kv_cache import KVCache
+from quire.config import BadSetting, Config
+from quire.devices.base import Device, Limits, LoweringOptions
+from quire.devices.facts import DeviceFacts
+from quire.engine.context import context_limit
+from quire.models.config import CheckpointSource
+from quire.models.draw import DrawnModel, draw
+from quire.ops.cache import State
+from quire.runner.cache_plan import cache_bytes, context_blocks
+from quire.runner.memory import buffer_bytes, fixed_bytes, limits_of
+from quire.runner.runner import Runner
+from quire.scheduler.proposals import ProposesByModel
+from quire.scheduler.speculation import MAX_ROWS
+from quire.spec.draft_model import DraftModel, DraftRoom
+from quire.types.sampling_values import OFF
+from quire.weights.checkpoint import open_checkpoint
+
+STEP_TOKENS = 512  # most tokens that a drafter's model reads in one step
+CONTEXTS = 2  # whole contexts that its KV blocks hold
+MOST_TOKENS = 1 << 14  # and the most tokens, if one context is not longer
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDraft:
+    """A model that drafts, before it is loaded."""
+
+    checkpoint: CheckpointSource
+    model: DrawnModel
+    config: Config  # its own
+    num_bytes: int  # of weights, buffers and KV
+
+    @property
+    def limits(self) -> Limits:
+        """The most that one of its steps may hold."""
+        return limits_of(self.config)
+
+    def open(self, device: Device, options: LoweringOptions) -> ProposesByModel:
+        """Load it."""
+        limits = self.limits
+        program = device.lower(self.model.graph, self.model.weights, limits, options)
+        runner = Runner(program, limits, self.model.config.vocab_size)
+        cache = KVCache(limits.num_blocks, limits.block_tokens)
+        room = DraftRoom(limits.max_rows, limits.max_tokens, self.model.context)
+        return DraftModel(runner, cache, room)
+
+
+def find_draft(config: Config) -> CheckpointSource | None:
+    """Return the checkpoint that the settings name. None: there is none, or nothing is drafted."""
+    if config.speculation.draft is None or config.speculation.speculate == OFF:
+        return None
+    return open_checkpoint(Path(config.speculation.draft), config.weights.load_format)
+
+
+def draft_bytes(target: DrawnModel, config: Config, facts: DeviceFacts) -> int:
+    """Return the bytes of what drafts for a model beside it."""
+    checkpoint = find_draft(config)
+    return 0 if checkpoint is None else plan_draft(checkpoint, target, config, facts).num_bytes
+
+
+def plan_draft(checkpoint: CheckpointSource, target: DrawnModel, config: Config, facts: DeviceFacts) -> PlannedDraft:
+    """Plan a draft model beside its target."""
+    longest = replace(config, scheduler=replace(config.scheduler, max_context=target.context))
+    model = draw(checkpoint, partial(context_limit, longest))
+    _check(model, config, target)
+    own = _own_config(longest, model)
+    num_bytes = fixed_bytes(model.weights, model.config.vocab_size, own, facts)
+    num_bytes += buffer_bytes(model.graph, model.weights, own, facts)
+    num_bytes += (own.cache.num_blocks or 0) * cache_bytes(model.graph.caches, own, False).tokens
+    return PlannedDraft(checkpoint, model, own, num_bytes)
+
+
+def _check(model: DrawnModel, config: Config, target: DrawnModel) -> None:
+    """Refuse a model that cannot draft for the target."""
+    name, vocab_size = config.speculation.draft or model.architecture, target.config.vocab_size
+    if model.config.vocab_size != vocab_size:
+        raise BadSetting(
+            f"The draft model {name} ({model.architecture}) has a vocabulary of {model.config.vocab_size} tokens, and "
+            f"the model ({target.architecture}) has {vocab_size}. Choose a draft model with the same vocabulary.",
+            field="draft",
+        )
+    if any(isinstance(spec, State) for spec in model.graph.caches):
+        raise BadSetting(
+            f"The draft model {name} ({model.architecture}) has recurrent layers, whose states cannot go back behind a "
+            "rejected draft. Choose a draft model with attention alone.",
+            field="draft",
+        )
+
+
+def _own_config(config: Config, model: DrawnModel) -> Config:
+    """Return the settings of the drafter's model: fewer rows, shorter steps, its own number of blocks."""
+    max_rows = min(MAX_ROWS, config.scheduler.max_rows)
+    scheduler = replace(
+        config.scheduler,
+        max_rows=max_rows,
+        max_step_tokens=max(max_rows, min(STEP_TOKENS, config.scheduler.max_step_tokens)),
+        max_scored_tokens=1,
+        max_context=model.context,
+    )
+    own = replace(config, scheduler=scheduler)
+    one, most = context_blocks(own), -(-MOST_TOKENS // config.cache.block_tokens)
+    num_blocks = max(one, min(CONTEXTS * one, most))
+    if config.cache.num_blocks is not None:
+        num_blocks = min(num_blocks, config.cache.num_blocks)
+    return replace(own, cache=replace(config.cache, num_blocks=num_blocks, most_blocks=None))
