@@ -83,6 +83,9 @@ class OneOp:
         """Return a batch with the arrays that the op reads."""
         if "batch" in self.args:
             return self.args["batch"]
+        if "features" in self.args:
+            rows = self.args["features"]
+            return replace(Batch.of([RowPart([0] * len(rows), 0, [0] * 300)], LIMITS.block_tokens), features=rows)
         if "positions" in self.args:
             return Batch.of([RowPart([0], int(p), [0] * 300) for p in self.args["positions"]], LIMITS.block_tokens)
         ids = self.args.get("token_ids", np.zeros(len(self.args[self.op.inputs[0]]) if self.op.inputs else 0, np.int32))

@@ -35,9 +35,10 @@ class Done:
     """A step that was computed at once."""
 
     logits: np.ndarray
+    hidden: np.ndarray | None = None
 
     def result(self) -> StepOutput:
-        return StepOutput(logits=self.logits)
+        return StepOutput(logits=self.logits, hidden=self.hidden)
 
 
 STAND_IN = DeviceFacts(
@@ -53,7 +54,7 @@ class InterpreterProgram:
     num_blocks: int
 
     def launch(self, batch: Batch) -> Done:
-        return Done(self.interpreter.run(batch))
+        return Done(self.interpreter.run(batch), self.interpreter.hidden)
 
 
 @dataclass

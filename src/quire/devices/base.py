@@ -67,6 +67,7 @@ class StepOutput:
     # int32 [L] the tokens sampled on the device by batch.draws. -1: the host samples, or a logit is NaN or infinite, or
     # no token is left.
     tokens: Array | None = None
+    hidden: Array | None = None  # float32 [T, dim] the hidden rows that the graph has as outputs, side by side
     seconds: float | None = None  # device-busy seconds, if the device measures them
     is_typical: bool = True  # False: steps of this size will be faster from now on, as the device has prepared for them
 

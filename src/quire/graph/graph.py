@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from quire.graph.weight import Weights
-from quire.ops import attention, elementwise, embed, experts, latent, linear, norm, rope, route, select
+from quire.ops import attention, elementwise, embed, experts, features, latent, linear, norm, rope, route, select
 from quire.ops.cache import CacheSpec, PagedKV, State
 from quire.ops.delta_rule import delta_rule, log_decay
 from quire.ops.registry import Op, Shape, ShapeError, format_shape
@@ -23,7 +23,7 @@ from quire.ops.state_scan import state_scan
 from quire.types.errors import QuireError
 
 WeightNames = str | None | tuple[str | None, ...]  # the weights bound to one parameter of an op
-OutputKind = Literal["logits"]
+OutputKind = Literal["logits", "hidden", "low", "middle", "high"]  # hidden: of a layer, or after the last norm
 
 
 class GraphError(QuireError):
@@ -107,6 +107,7 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     caches: list[CacheSpec] = field(default_factory=list)
     outputs: dict[OutputKind, Value] = field(default_factory=dict)
+    layer_inputs: list[Value] = field(default_factory=list)  # what was drawn last before each layer
     _written: set[int] = field(default_factory=set)
     _num_values: int = 0
 
@@ -117,17 +118,27 @@ class Graph:
 
     def rewritten(self, nodes: Iterable[Node]) -> Graph:
         """Return a graph with these nodes, and the same caches and outputs."""
-        return Graph(self.shapes, list(nodes), self.caches, dict(self.outputs), set(self._written), self._num_values)
+        return Graph(self.shapes, list(nodes), self.caches, dict(self.outputs), [], set(self._written), self._num_values)
 
     # --- methods for models
 
     def layers(self, count: int) -> Iterator[Layer]:
         """Yield the layers, in order."""
-        return map(Layer, range(count))
+        for index in range(count):
+            self.layer_inputs += self.nodes[-1].outputs[:1] if self.nodes else ()
+            yield Layer(index)
 
     def embed(self, table: str) -> Value:
         """Look up the embeddings of the step's tokens."""
         return self.draw(embed.embed, {}, {"table": table})
+
+    def features(self, dim: int) -> Value:
+        """The rows that come with the step's tokens."""
+        return self.draw(features.features, {}, {}, dim=dim)
+
+    def concat(self, x: Value, y: Value) -> Value:
+        """Return x and y side by side."""
+        return self.draw(features.concat, {"x": x, "y": y}, {})
 
     def embed_positions(self, table: str, *, offset: int = 0) -> Value:
         """Look up the learned embeddings of the step's positions."""
@@ -274,6 +285,7 @@ class Graph:
 
     def logits(self, x: Value, head: str, *, factor: float = 1.0, cap: float | None = None) -> Value:
         """Compute the logits of the tokens in the step's `logits_at`: the graph's output."""
+        self.layer_inputs.append(x)
         chosen = self.draw(select.select, {"x": x}, {})
         out = self.softcap(self.scale(self.linear(chosen, head), factor), cap)
         self.outputs["logits"] = out
@@ -285,6 +297,11 @@ class Graph:
     def output(self) -> Value:
         """The logits, or the last value of a graph that has none."""
         return self.outputs.get("logits") or self.nodes[-1].outputs[0]
+
+    @property
+    def hidden_outputs(self) -> tuple[Value, ...]:
+        """The outputs that are hidden rows of all tokens."""
+        return tuple(value for kind, value in self.outputs.items() if kind != "logits")
 
     def weight_names(self) -> tuple[str, ...]:
         """Return every weight that a node uses, once, in order of first use."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from quire.graph.graph import Graph, Node, WeightNames
@@ -39,6 +40,7 @@ class Interpreter:
         self.caches = [
             empty_cache(spec, size, block_tokens, num_states) for spec, size in zip(graph.caches, sizes, strict=True)
         ]
+        self.hidden: Array | None = None  # of the last step: the hidden rows that are outputs, side by side
         self._weights = weights
         self._numbers: dict[int, Array] = {}  # float32, by the weight's identity: tied names share one array
 
@@ -49,6 +51,8 @@ class Interpreter:
         for node in self.graph.nodes:
             outputs = self.run_node(node, [values[value.id] for value in node.inputs], batch)
             values |= {value.id: array for value, array in zip(node.outputs, outputs, strict=True)}
+        hidden = [values[value.id] for value in self.graph.hidden_outputs]
+        self.hidden = np.concatenate(hidden, axis=1) if hidden else None
         return values[self.graph.output.id]
 
     def copy_blocks(self, batch: Batch) -> None:

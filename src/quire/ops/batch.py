@@ -95,6 +95,7 @@ class Batch:
     draws: Draws | None = None  # None: the host samples every token. Only for a program that samples.
     windows: tuple[WindowTables, ...] = ()  # of the window groups that the program was lowered with
     states: StateSlots | None = None  # None: no layer has a state
+    features: Array | None = None  # float32 [T, dim], for a program that reads such rows
 
     @classmethod
     def of(cls, parts: Sequence[RowPart], block_tokens: int) -> Batch:

@@ -26,7 +26,7 @@ from .experts import emit_experts, emit_route
 from .fallback import Fallback, PlacedNode, interpreter_for, nodes_without_kernel, warn_of_fallback
 from .latent import emit_latent
 from .pack import IndexesWeights, Packer
-from .program import NativeProgram
+from .program import ExtraRows, NativeProgram
 from .recurrence import RECURRENT
 
 NO_QUANTS = NO_VECTOR = -1
@@ -46,7 +46,9 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
         getattr(program, method)(**arguments)
     vocab = graph.output.dim if "logits" in graph.outputs else 0
     places = {**lowering.given, **lowering.places}
-    return NativeProgram(program, vocab, places, limits.num_blocks, _fallback(program, lowering, limits))
+    hidden = tuple(lowering.places[value.id] for value in graph.hidden_outputs)
+    extra = ExtraRows(lowering.features, hidden)
+    return NativeProgram(program, vocab, places, limits.num_blocks, _fallback(program, lowering, limits), extra)
 
 
 def walk_graph(graph: Graph, weights: IndexesWeights, fuse: bool) -> _Lowering:
@@ -81,6 +83,7 @@ class _Lowering:
         self.instructions: list[tuple[str, dict[str, Any]]] = []
         self.given: dict[int, BufferSlice] = {}  # values that no node makes: what a test feeds
         self.places: dict[int, BufferSlice] = {}  # float32, of values that are still read, or that nothing reads
+        self.features: BufferSlice | None = None  # the rows that a step brings along
         self.quants: dict[int, BufferSlice] = {}
         self._readers: dict[int, list[Node]] = {}
         for node in graph.nodes:
@@ -110,7 +113,7 @@ class _Lowering:
     def _needs(self, value: Value) -> tuple[bool, bool]:
         """Is it read as float32, and is it read in blocks?"""
         readers = self._readers.get(value.id, [])
-        as_rows, as_blocks = not readers or value == self.graph.outputs.get("logits"), False
+        as_rows, as_blocks = not readers or value in self.graph.outputs.values(), False
         for node in readers:
             kinds = [self.packer.is_quantized(name) for name in _matrices(node)] if _reads_blocks(node, value) else []
             as_blocks |= any(kinds)
@@ -167,6 +170,23 @@ class _Lowering:
         for out in node.outputs:
             self.ensure_quants(out)
         self.release(*node.inputs)
+
+    def _features(self, node: Node) -> None:
+        """Rows that the program is given before each step."""
+        out = node.output
+        self.places[out.id] = self.given[out.id] = self.features = self.buffers.allocate_new(out.dim)
+        self.ensure_quants(out)
+
+    def _concat(self, node: Node) -> None:
+        out, start = node.output, 0
+        self.place(out)
+        whole = self.places[out.id]
+        for x in node.inputs:
+            columns = (whole.buffer.index, whole.offset + start, x.dim)
+            self.emit("gather", x=self.read(x), out=columns, quants=NO_QUANTS)
+            start += x.dim
+        self.release(*node.inputs)
+        self.ensure_quants(out)
 
     def _embed(self, node: Node) -> None:
         out = node.output
@@ -386,6 +406,8 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     **dict.fromkeys(("gated_linear", "activated_linear"), _Lowering._gate),
     **RECURRENT,
     "columns": _Lowering._columns,
+    "concat": _Lowering._concat,
+    "features": _Lowering._features,
     "attention_latent": emit_latent,
     "attention_bidirectional": _Lowering._attention_bidirectional,
     "experts": emit_experts,

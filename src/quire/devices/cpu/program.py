@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,30 @@ class FinishedStep:
         return self._output
 
 
+class ExtraRows(NamedTuple):
+    """Rows of tokens beside ids and logits: what a step brings along, and hidden rows that it returns."""
+
+    features: BufferSlice | None = None
+    hidden: tuple[BufferSlice, ...] = ()
+
+    def give(self, native: Any, batch: Batch) -> None:
+        """Fill in the rows that the step brings along."""
+        if self.features is None:
+            return
+        if batch.features is None or batch.features.shape != (len(batch.token_ids), self.features.dim):
+            raise ValueError(f"the step has no features of {self.features.dim} numbers for each token")
+        native.poke(self.features.columns, np.ascontiguousarray(batch.features, np.float32))
+
+    def take(self, native: Any, num_tokens: int) -> Array | None:
+        """Return the hidden rows, side by side. None: the graph has none."""
+        if not self.hidden:
+            return None
+        parts = [np.empty((num_tokens, each.dim), np.float32) for each in self.hidden]
+        for part, place in zip(parts, self.hidden, strict=True):
+            native.peek(place.columns, part)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
 class NativeProgram:
     """A graph lowered to native instructions. The native object owns weights, buffers and the KV cache."""
 
@@ -41,8 +65,10 @@ class NativeProgram:
         places: Mapping[int, BufferSlice],
         num_blocks: int,
         fallback: Fallback | None = None,
+        extra: ExtraRows | None = None,
     ) -> None:
         self.native = native
+        self._extra = extra or ExtraRows()
         self.fallback = fallback  # nodes without kernels
         self.num_blocks = num_blocks
         self._vocab = vocab  # 0: the graph has no head
@@ -77,8 +103,12 @@ class NativeProgram:
         fallback = None if self.fallback is None else self.fallback.begin(batch)
         windows = [(each.slots, each.block_tables, each.copies) for each in batch.windows]
         outputs = (num_top, logits, top_tokens, top_logits)
+        self._extra.give(self.native, batch)
         self.native.launch(*of_tokens, *of_rows, *outputs, fallback, windows, _slots(batch.states))
-        return FinishedStep(StepOutput(logits, top_tokens, top_logits) if self._vocab else StepOutput(None))
+        hidden = self._extra.take(self.native, len(batch.token_ids))
+        if not self._vocab:
+            return FinishedStep(StepOutput(None, hidden=hidden))
+        return FinishedStep(StepOutput(logits, top_tokens, top_logits, hidden=hidden))
 
     def release_blocks(self, blocks: Array) -> int:
         """Return pages that hold only these blocks to the system; return how many bytes were freed.
@@ -119,7 +149,8 @@ class ReferenceProgram:
             or len(batch.logits_at) > limits.max_logits
         ):
             raise ValueError("the step is larger than the program was lowered for")
-        return FinishedStep(StepOutput(self._interpreter.run(batch)))
+        logits = self._interpreter.run(batch)
+        return FinishedStep(StepOutput(logits, hidden=self._interpreter.hidden))
 
 
 def _slots(states: StateSlots | None) -> tuple[Array, Array, Array] | None:
