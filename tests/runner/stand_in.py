@@ -185,7 +185,9 @@ class CheckedProgram:
     def launch(self, batch: Batch) -> Pending:
         batch.check(self.limits.num_blocks, self.limits.block_tokens)
         groups = [*batch.windows, *([batch.states] if batch.states is not None else [])]
-        arrays = [getattr(batch, name) for name in Batch.__slots__ if name not in ("draws", "windows", "states")]
+        arrays = [
+            getattr(batch, name) for name in Batch.__slots__ if name not in ("draws", "windows", "states", "features")
+        ]
         arrays += [getattr(group, name) for group in groups for name in group.__slots__]
         assert all(array.dtype == np.int32 and array.flags.c_contiguous for array in arrays)
         assert len(batch.token_ids) <= self.limits.max_tokens and len(batch.logits_at) <= self.limits.max_logits

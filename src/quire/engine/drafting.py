@@ -8,11 +8,12 @@ from pathlib import Path
 
 from quire.cache.kv_cache import KVCache
 from quire.config import BadSetting, Config
-from quire.devices.base import Device, Limits, LoweringOptions
+from quire.devices.base import Device, LoweringOptions
 from quire.devices.facts import DeviceFacts
 from quire.engine.context import context_limit
 from quire.models.config import CheckpointSource
-from quire.models.draw import DrawnModel, draw
+from quire.models.draw import DrawnModel, draw, draw_mtp
+from quire.models.hidden import keep_last_rows
 from quire.ops.cache import State
 from quire.runner.cache_plan import cache_bytes, context_blocks
 from quire.runner.memory import buffer_bytes, fixed_bytes, limits_of
@@ -20,6 +21,8 @@ from quire.runner.runner import Runner
 from quire.scheduler.proposals import ProposesByModel
 from quire.scheduler.speculation import MAX_ROWS
 from quire.spec.draft_model import DraftModel, DraftRoom
+from quire.spec.head import HeadDrafter
+from quire.spec.hidden_rows import Array, HiddenRows
 from quire.types.sampling_values import OFF
 from quire.weights.checkpoint import open_checkpoint
 
@@ -30,26 +33,68 @@ MOST_TOKENS = 1 << 14  # and the most tokens, if one context is not longer
 
 @dataclass(frozen=True, slots=True)
 class PlannedDraft:
-    """A model that drafts, before it is loaded."""
+    """What drafts for a model, before it is loaded: another model, or a head of the model."""
 
     checkpoint: CheckpointSource
     model: DrawnModel
     config: Config  # its own
-    num_bytes: int  # of weights, buffers and KV
-
-    @property
-    def limits(self) -> Limits:
-        """The most that one of its steps may hold."""
-        return limits_of(self.config)
+    num_bytes: int  # of weights, buffers, KV, and hidden rows
+    target: DrawnModel  # as it has to be lowered
+    hidden: HiddenRows | None = None  # what a head reads of the target
+    name: str = DraftModel.name
+    to_token: Array | None = None  # tokens of the target by those of the head, if they differ
 
     def open(self, device: Device, options: LoweringOptions) -> ProposesByModel:
         """Load it."""
-        limits = self.limits
+        limits = limits_of(self.config)
         program = device.lower(self.model.graph, self.model.weights, limits, options)
-        runner = Runner(program, limits, self.model.config.vocab_size)
         cache = KVCache(limits.num_blocks, limits.block_tokens)
         room = DraftRoom(limits.max_rows, limits.max_tokens, self.model.context)
-        return DraftModel(runner, cache, room)
+        vocab_size = self.model.graph.output.dim
+        if self.hidden is None:
+            return DraftModel(Runner(program, limits, vocab_size), cache, room)
+        head = HeadDrafter(self.name, cache, room, self.hidden)
+        head.run_on(Runner(program, limits, vocab_size, hidden=head), self.to_token)
+        return head
+
+
+def plan_draft(
+    checkpoint: CheckpointSource | None, target: DrawnModel, config: Config, facts: DeviceFacts, files: CheckpointSource
+) -> PlannedDraft | None:
+    """Plan what drafts for a model: the checkpoint of a draft model if there is one, else the model's own head.
+
+    `files`: the model's own checkpoint. None: there is nothing that could draft.
+    """
+    has_states = any(isinstance(spec, State) for spec in target.graph.caches)
+    if has_states and not facts.verifies_states and checkpoint is not None:
+        raise BadSetting(
+            f"The device {facts.name!r} verifies no drafts of models with recurrent layers, such as "
+            f"{target.architecture}: a draft model has no use. Leave it out.",
+            field="draft",
+        )
+    if config.speculation.speculate == OFF or (has_states and not facts.verifies_states):
+        return None
+    if checkpoint is None:
+        return _planned_mtp(files, target, config, facts)
+    longest = replace(config, scheduler=replace(config.scheduler, max_context=target.context))
+    model = draw(checkpoint, partial(context_limit, longest))
+    _check(model, config, target)
+    own = _own_config(longest, model)
+    return PlannedDraft(checkpoint, model, own, _bytes(model, own, facts), target)
+
+
+def _planned_mtp(
+    files: CheckpointSource, target: DrawnModel, config: Config, facts: DeviceFacts
+) -> PlannedDraft | None:
+    """Plan the model's own head. None: it has none."""
+    model = draw_mtp(files, target.context)
+    if model is None:
+        return None
+    own = _own_config(config, model)
+    keep_last_rows(target)
+    hidden = HiddenRows(target.config.hidden, own.scheduler.max_rows)
+    num_bytes = _bytes(model, own, facts) + hidden.num_bytes
+    return PlannedDraft(files, model, own, num_bytes, target, hidden, "mtp")
 
 
 def find_draft(config: Config) -> CheckpointSource | None:
@@ -59,22 +104,16 @@ def find_draft(config: Config) -> CheckpointSource | None:
     return open_checkpoint(Path(config.speculation.draft), config.weights.load_format)
 
 
-def draft_bytes(target: DrawnModel, config: Config, facts: DeviceFacts) -> int:
+def draft_bytes(files: CheckpointSource, target: DrawnModel, config: Config, facts: DeviceFacts) -> int:
     """Return the bytes of what drafts for a model beside it."""
-    checkpoint = find_draft(config)
-    return 0 if checkpoint is None else plan_draft(checkpoint, target, config, facts).num_bytes
+    planned = plan_draft(find_draft(config), target, config, facts, files)
+    return 0 if planned is None else planned.num_bytes
 
 
-def plan_draft(checkpoint: CheckpointSource, target: DrawnModel, config: Config, facts: DeviceFacts) -> PlannedDraft:
-    """Plan a draft model beside its target."""
-    longest = replace(config, scheduler=replace(config.scheduler, max_context=target.context))
-    model = draw(checkpoint, partial(context_limit, longest))
-    _check(model, config, target)
-    own = _own_config(longest, model)
-    num_bytes = fixed_bytes(model.weights, model.config.vocab_size, own, facts)
-    num_bytes += buffer_bytes(model.graph, model.weights, own, facts)
-    num_bytes += (own.cache.num_blocks or 0) * cache_bytes(model.graph.caches, own, False).tokens
-    return PlannedDraft(checkpoint, model, own, num_bytes)
+def _bytes(model: DrawnModel, config: Config, facts: DeviceFacts) -> int:
+    num_bytes = fixed_bytes(model.weights, model.graph.output.dim, config, facts)
+    num_bytes += buffer_bytes(model.graph, model.weights, config, facts)
+    return num_bytes + (config.cache.num_blocks or 0) * cache_bytes(model.graph.caches, config, False).tokens
 
 
 def _check(model: DrawnModel, config: Config, target: DrawnModel) -> None:

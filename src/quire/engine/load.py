@@ -79,7 +79,8 @@ def build_engine(
     opened = devices.open(device) if isinstance(device, str) else device
     facts = opened.facts()
     config = with_kv_format(config, facts)
-    drafting = _planned_draft(draft, model, config, facts)
+    drafting = plan_draft(draft or find_draft(config), model, config, facts, checkpoint)
+    model = model if drafting is None else drafting.target
     config, plan = fit_config(config, model, facts, 0 if drafting is None else drafting.num_bytes)
     progress(f"lowering for {opened.name}")
     drafter = None if drafting is None else _open_draft(drafting, opened)  # first: the KV cache takes what is left
@@ -87,7 +88,8 @@ def build_engine(
     if isinstance(checkpoint, Checkpoint):
         checkpoint.release_pages()
     vocab_size = model.config.vocab_size
-    runner = Runner(program, limits, vocab_size, config.cache.check_states)
+    hidden = None if drafting is None else drafting.hidden
+    runner = Runner(program, limits, vocab_size, config.cache.check_states, hidden)
     cache = KVCache(
         limits.num_blocks,
         limits.block_tokens,
@@ -136,15 +138,6 @@ def _drafters(cache: KVCache) -> tuple[ProposesDrafts, ...]:
         return state.request.predicted, state.num_prompt
 
     return TreeDrafter(continued), PredictionDrafter(predicted), SuffixDrafter()
-
-
-def _planned_draft(
-    draft: CheckpointSource | None, model: DrawnModel, config: Config, facts: DeviceFacts
-) -> PlannedDraft | None:
-    checkpoint = find_draft(config) if draft is None else draft
-    if checkpoint is None:
-        return None
-    return plan_draft(checkpoint, model, config, facts)
 
 
 def _open_draft(drafting: PlannedDraft, device: Device) -> ProposesByModel:

@@ -129,9 +129,10 @@ def memory_need(path: Path, device: str, config: Config) -> Need | Share:
 def need_of(path: Path, config: Config, facts: DeviceFacts) -> Need:
     """What the checkpoint at this path takes on the device with these facts."""
     config = with_kv_format(config, facts)
-    model = draw(open_checkpoint(path, config.weights.load_format), partial(context_limit, config))
+    checkpoint = open_checkpoint(path, config.weights.load_format)
+    model = draw(checkpoint, partial(context_limit, config))
     fixed = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
-    fixed += draft_bytes(model, config, facts)
+    fixed += draft_bytes(checkpoint, model, config, facts)
     return Need(
         fixed_bytes=PROCESS_BYTES + fixed + buffer_bytes(model.graph, model.weights, config, facts),
         cache=cache_bytes(model.graph.caches, config, facts.frees_windows),

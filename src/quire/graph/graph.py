@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from quire.graph.node import Node, Value, WeightNames
 from quire.graph.weight import Weights
 from quire.ops import attention, elementwise, embed, experts, features, latent, linear, norm, rope, route, select
 from quire.ops.cache import CacheSpec, PagedKV, State
@@ -22,55 +23,14 @@ from quire.ops.short_conv import short_conv
 from quire.ops.state_scan import state_scan
 from quire.types.errors import QuireError
 
-WeightNames = str | None | tuple[str | None, ...]  # the weights bound to one parameter of an op
-OutputKind = Literal["logits", "hidden", "low", "middle", "high"]  # hidden: of a layer, or after the last norm
+OutputKind = Literal["logits", "hidden"]  # hidden: rows of all tokens, for a drafter
+__all__ = ["Graph", "Node", "Value", "WeightNames"]
 
 
 class GraphError(QuireError):
     """A graph cannot be built: a weight is missing or has the wrong shape."""
 
     code = "invalid_model"
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An output of a node."""
-
-    id: int
-    shape: Shape  # ("tokens", dim) or ("logits", dim)
-
-    @property
-    def dim(self) -> int:
-        return int(self.shape[-1])
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One use of an op. `inputs` are in the order of op.inputs; weights and attrs are by parameter."""
-
-    op: Op
-    inputs: tuple[Value, ...]
-    weights: Mapping[str, WeightNames]
-    attrs: Mapping[str, Any]
-    outputs: tuple[Value, ...]
-    cache: int | None = None  # index into Graph.caches
-
-    @property
-    def output(self) -> Value:
-        """The only output."""
-        (out,) = self.outputs
-        return out
-
-    def input(self, name: str) -> Value:
-        """The value bound to this parameter of the op."""
-        return self.inputs[self.op.inputs.index(name)]
-
-    def __str__(self) -> str:
-        outputs = ", ".join(f"%{v.id} {format_shape(v.shape)}" for v in self.outputs)
-        arguments = [f"%{v.id}" for v in self.inputs]
-        arguments += [f"{k}={v}" for k, v in {**self.weights, **self.attrs}.items() if v is not None]
-        arguments += [] if self.cache is None else [f"cache={self.cache}"]
-        return f"{outputs} = {self.op.name}({', '.join(arguments)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +78,9 @@ class Graph:
 
     def rewritten(self, nodes: Iterable[Node]) -> Graph:
         """Return a graph with these nodes, and the same caches and outputs."""
-        return Graph(self.shapes, list(nodes), self.caches, dict(self.outputs), [], set(self._written), self._num_values)
+        return Graph(
+            self.shapes, list(nodes), self.caches, dict(self.outputs), [], set(self._written), self._num_values
+        )
 
     # --- methods for models
 

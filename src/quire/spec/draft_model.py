@@ -45,6 +45,7 @@ class DraftCache(Protocol):
     def match(self, tokens: array[int], key: CacheKey, limit: int | None = None) -> Any: ...
     def lease(self, hit: Any, tokens: array[int], key: CacheKey, now: float) -> Any: ...
     def extend(self, lease: Any, num_tokens: int, now: float) -> bool: ...
+    def detach(self, lease: Any, now: float) -> None: ...
     def seal(self, lease: Any, tokens: array[int], computed: int, now: float) -> None: ...
     def release(self, lease: Any, tokens: array[int], computed: int, now: float) -> None: ...
 
@@ -72,7 +73,8 @@ class FollowedText:
     row: int
     lease: DraftLease
     tokens: array[int]  # as far as they were known at the last call
-    num_read: int  # tokens of the text whose KV exists
+    num_read: int  # tokens of the text whose KV exists, or that come before `begin`
+    begin: int = 0  # the first token of the text that it has read
     drafted: list[int] = field(default_factory=list)  # tokens after them whose KV exists, too
     num_sent: int = 0  # blocks that the runner has
     used_at: int = 0
@@ -139,7 +141,8 @@ class DraftModel:
         """Release a text's row and blocks. What it has read stays cached until others need the memory."""
         followed = self._followed.pop(sample_id, None)
         if followed is not None:
-            self._cache.release(followed.lease, self._keyed(followed), self._num_kept(followed), self._clock)
+            computed = followed.num_read - followed.begin
+            self._cache.release(followed.lease, followed.tokens[followed.begin :], computed, self._clock)
             self._joins = [each for each in self._joins if each.row != followed.row]
             self._copies = [each for each in self._copies if each.target not in followed.lease.blocks]
             self._free_rows.append(followed.row)
@@ -180,7 +183,8 @@ class DraftModel:
         followed.num_read, followed.used_at = self._num_known(followed, text), self._clock
         followed.drafted.clear()
         followed.tokens = text.tokens[:]
-        while not self._cache.extend(followed.lease, min(num_tokens, self._room.max_context), self._clock):
+        needed = min(num_tokens, self._room.max_context) - followed.begin
+        while not self._cache.extend(followed.lease, needed, self._clock):
             if not self._forget_oldest():
                 return None
         return followed
@@ -201,7 +205,8 @@ class DraftModel:
         if followed.lease.copy is not None:
             self._copies.append(followed.lease.copy)
         sampling = draft_sampling(text.request.sampling)
-        self._joins.append(Join(text.sample_id, followed.row, sampling, text.sample, (), 0))
+        join = Join(text.sample_id, followed.row, sampling, text.sample, (), 0, offset=followed.begin)
+        self._joins.append(join)
 
     def _forget_oldest(self) -> bool:
         """Forget the text that was not asked for the longest. False: all were asked for now."""
@@ -209,14 +214,6 @@ class DraftModel:
         if idle:
             self.forget(min(idle, key=lambda each: each.used_at).sample_id)
         return bool(idle)
-
-    def _keyed(self, followed: FollowedText) -> array[int]:
-        """Return the tokens that the KV of a text depends on, in order."""
-        return followed.tokens
-
-    def _num_kept(self, followed: FollowedText) -> int:
-        """Return how many of them have KV that others may find."""
-        return followed.num_read
 
     # ── steps ──
 
@@ -260,14 +257,19 @@ class DraftModel:
                 sampled.append(None)
                 continue
             self._mark_read(reading)
-            sampled.append(found.tokens[-1] if num_logits else 0)
+            sampled.append(self._token_of(found.tokens[-1]) if num_logits else 0)
+        return sampled
+
+    def _token_of(self, sampled: int) -> int:
+        """Return the token of the target that the model means."""
         return sampled
 
     def _part(self, reading: Reading, num_logits: int) -> Part:
         followed = reading.text
         new_blocks = tuple(followed.lease.blocks[followed.num_sent :])
         followed.num_sent += len(new_blocks)
-        return Part(followed.sample_id, followed.row, reading.start, reading.tokens, num_logits, new_blocks)
+        start = reading.start - followed.begin
+        return Part(followed.sample_id, followed.row, start, reading.tokens, num_logits, new_blocks)
 
     def _mark_read(self, reading: Reading) -> None:
         followed, end = reading.text, reading.start + len(reading.tokens)
@@ -275,9 +277,9 @@ class DraftModel:
             followed.drafted += reading.tokens
             return
         followed.num_read = end
-        lease = followed.lease
-        if lease.copy is not None or end >= (len(lease.path) + 1) * self._cache.block_tokens:
-            self._cache.seal(lease, followed.tokens, end, self._clock)
+        lease, computed = followed.lease, end - followed.begin
+        if lease.copy is not None or computed >= (len(lease.path) + 1) * self._cache.block_tokens:
+            self._cache.seal(lease, followed.tokens[followed.begin :], computed, self._clock)
 
 
 def draft_sampling(sampling: SamplingParams) -> SamplingParams:

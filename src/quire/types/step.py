@@ -55,6 +55,7 @@ class Join:
     tokens: tuple[int, ...]  # known so far: the prompt, and after a preemption the output too
     num_prompt: int
     stops: frozenset[int] = frozenset()  # tokens that end it; not sampled before min_tokens
+    offset: int = 0  # tokens of its text before its first one: they count in the positions of random numbers
 
 
 class CopyBlock(NamedTuple):
