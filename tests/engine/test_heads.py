@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from quire.types.request import SamplingParams
+from quire.models.draw import draw_mtp
+from quire.spec import hidden_rows
+from quire.types.request import CacheKey, SamplingParams
 from tests.engine.model_drafts import PROMPTS, DraftDriver, accepted_by_transformers, draft_always, plain_answers
 from tests.models.toys import MemoryCheckpoint, Toy, as_tensors, make_toy
 
