@@ -13,6 +13,7 @@ from quire.devices.facts import DeviceFacts
 from quire.engine.context import context_limit
 from quire.models.config import CheckpointSource
 from quire.models.draw import DrawnModel, draw, draw_mtp
+from quire.models.eagle3 import draw_eagle3, is_eagle3
 from quire.models.hidden import keep_last_rows
 from quire.ops.cache import State
 from quire.runner.cache_plan import cache_bytes, context_blocks
@@ -76,6 +77,8 @@ def plan_draft(
         return None
     if checkpoint is None:
         return _planned_mtp(files, target, config, facts)
+    if is_eagle3(checkpoint):
+        return _planned_eagle(checkpoint, target, config, facts)
     longest = replace(config, scheduler=replace(config.scheduler, max_context=target.context))
     model = draw(checkpoint, partial(context_limit, longest))
     _check(model, config, target)
@@ -95,6 +98,17 @@ def _planned_mtp(
     hidden = HiddenRows(target.config.hidden, own.scheduler.max_rows)
     num_bytes = _bytes(model, own, facts) + hidden.num_bytes
     return PlannedDraft(files, model, own, num_bytes, target, hidden, "mtp")
+
+
+def _planned_eagle(
+    checkpoint: CheckpointSource, target: DrawnModel, config: Config, facts: DeviceFacts
+) -> PlannedDraft:
+    """Plan an EAGLE-3 head."""
+    head, tapped, to_token = draw_eagle3(checkpoint, target)
+    own = _own_config(config, head)
+    hidden = HiddenRows(target.config.hidden, own.scheduler.max_rows)
+    num_bytes = _bytes(head, own, facts) + hidden.num_bytes
+    return PlannedDraft(checkpoint, head, own, num_bytes, tapped, hidden, "eagle", to_token)
 
 
 def find_draft(config: Config) -> CheckpointSource | None:

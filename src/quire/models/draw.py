@@ -51,7 +51,7 @@ def draw(checkpoint: CheckpointSource, context: Callable[[ModelConfig], int] = t
     config = replace(config, tied=weights["head"] is weights["embed"]).complete(weights)
     if config.alibi:
         weights[SLOPES] = computed_weight(SLOPES, config.alibi * alibi_slopes(config.num_heads))
-    return _drawn(checkpoint, arch.name, config, weights, context(config), arch.draw)
+    return drawn(checkpoint, arch.name, config, weights, context(config), arch.draw)
 
 
 def draw_mtp(checkpoint: CheckpointSource, length: int) -> DrawnModel | None:
@@ -66,10 +66,10 @@ def draw_mtp(checkpoint: CheckpointSource, length: int) -> DrawnModel | None:
     names, config = head.names_of(arch.names, config), head.config_of(config)
     weights = bind_weights(checkpoint, config, names, is_part=True)
     config = replace(config, tied=weights["head"] is weights["embed"]).complete(weights)
-    return _drawn(checkpoint, f"{arch.name} (MTP)", config, weights, length, head.draw)
+    return drawn(checkpoint, f"{arch.name} (MTP)", config, weights, length, head.draw)
 
 
-def _drawn(
+def drawn(
     checkpoint: CheckpointSource,
     name_of_model: str,
     config: ModelConfig,
@@ -77,6 +77,7 @@ def _drawn(
     length: int,
     draw_graph: Callable[[Graph, Any], Value],
 ) -> DrawnModel:
+    """Draw a graph over these weights, for texts up to `length`, and drop the weights that it does not use."""
     config = replace(config, windows=tuple(None if each and each >= length else each for each in config.windows))
     for kind, rope in config.ropes.items():
         name = f"rope.{kind}"

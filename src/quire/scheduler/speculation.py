@@ -155,7 +155,7 @@ class Speculation:
         for state in states:
             request = self._request(state.sample_id)
             chances = self._chances(request, model.source, model.max_drafts)
-            if sum(chances) > expected.get(state.sample_id, 0.0):
+            if state.sample_id not in expected or sum(chances) > expected[state.sample_id]:
                 texts.append(DraftedText(state, request, chances))
         return texts
 
