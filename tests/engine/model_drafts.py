@@ -51,10 +51,10 @@ class DraftDriver(Driver):
         speculation: Any = self.core._scheduler._speculation
         record = speculation.record
 
-        def recorded(sample_id: str, num_drafts: int, num_tokens: int) -> Any:
+        def recorded(sample_id: str, num_drafts: int, tokens: Sequence[int]) -> Any:
             if num_drafts > 0:
-                self.accepted.append((num_drafts, num_tokens - 1))
-            return record(sample_id, num_drafts, num_tokens)
+                self.accepted.append((num_drafts, len(tokens) - 1))
+            return record(sample_id, num_drafts, tokens)
 
         speculation.record = recorded
 

@@ -89,6 +89,10 @@ class ModelDrafts:
             return ModelChoice(chosen, num_drafts if chosen else 0, late)
         return self._probe(known, drafted(num_running + 1) - plain)
 
+    def share_of_step(self, plain: float, num_texts: int) -> float:
+        """Return the share of a step's time that is left if the model drafts: others draft in no time."""
+        return plain / (plain + self.max_drafts * self._costs.seconds(num_texts)) if self._num_trials else 1.0
+
     def prepare(self, choice: ModelChoice) -> Sequence[RequestState]:
         """Read what is to be read; return the texts to draft for."""
         if choice.read:

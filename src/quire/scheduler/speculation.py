@@ -64,6 +64,7 @@ class Speculation:
         self._model = None if model is None else ModelDrafts(model, limits)
         self._requests: dict[str, RequestDrafts] = {}
         self._pending: dict[str, Source] = {}  # sources of the drafts in the step in flight
+        self._passed_over: dict[str, DraftCandidate] = {}  # drafts in whose place those of the model are in it
         self.num_drafted: Counter[str] = Counter({each.name: 0 for each in every})
         self.num_accepted: Counter[str] = Counter({each.name: 0 for each in every})
         self._num_running = 0  # at the last plan
@@ -139,6 +140,7 @@ class Speculation:
             return found
         drafts = dict(zip([state.sample_id for state in chosen], model.propose(choice), strict=True))
         kept = [each for each in found if not drafts.get(each.state.sample_id)]
+        self._passed_over = {each.state.sample_id: each for each in found if drafts.get(each.state.sample_id)}
         for state in chosen:
             request, tokens = self._request(state.sample_id), drafts[state.sample_id]
             if tokens:
@@ -150,12 +152,13 @@ class Speculation:
         self, model: ModelDrafts, states: Sequence[RequestState], found: Sequence[DraftCandidate]
     ) -> list[DraftedText]:
         """Return the texts for which the model promises more than the drafts that were found."""
-        expected = {each.state.sample_id: sum(each.probabilities) for each in found}
+        expected = {each.state.sample_id: 1.0 + sum(each.probabilities) for each in found}
+        share = model.share_of_step(self._costs.seconds(len(states)), len(states))
         texts = []
         for state in states:
             request = self._request(state.sample_id)
             chances = self._chances(request, model.source, model.max_drafts)
-            if state.sample_id not in expected or sum(chances) > expected[state.sample_id]:
+            if (1.0 + sum(chances)) * share > expected.get(state.sample_id, 0.0):
                 texts.append(DraftedText(state, request, chances))
         return texts
 
@@ -217,12 +220,17 @@ class Speculation:
 
     # ── results ──
 
-    def record(self, sample_id: str, num_drafts: int, num_tokens: int) -> tuple[DraftCount, ...]:
+    def record(self, sample_id: str, num_drafts: int, tokens: Sequence[int]) -> tuple[DraftCount, ...]:
         """Learn how many drafts of a text were accepted, all but one of its new tokens; return the counts."""
         source = self._pending.pop(sample_id, None)
-        if source is None or not num_tokens or not num_drafts:
+        passed_over = self._passed_over.pop(sample_id, None)
+        if source is None or not tokens or not num_drafts:
             return ()
-        num_accepted = num_tokens - 1
+        if passed_over is not None:  # the tokens tell what would have been accepted of it
+            known = passed_over.tokens[: len(tokens)]
+            right = next((at for at, token in enumerate(known) if token != tokens[at]), len(known))
+            self._learn(passed_over.request, passed_over.source, len(known), right)
+        num_accepted = len(tokens) - 1
         self._learn(self._request(sample_id), source, num_drafts, num_accepted)
         self.num_drafted[source[0]] += num_drafts
         self.num_accepted[source[0]] += num_accepted
@@ -252,8 +260,8 @@ class Speculation:
 
     def forget(self, sample_id: str) -> None:
         """Drop what is kept of a text that has ended."""
-        self._requests.pop(sample_id, None)
-        self._pending.pop(sample_id, None)
+        for kept in (self._requests, self._pending, self._passed_over):
+            kept.pop(sample_id, None)
         for drafter in self._drafters:
             drafter.forget(sample_id)
         if self._model is not None:

@@ -23,10 +23,11 @@ from . import FACTS
 from .buffers import BLOCK, NO_COLUMNS, Buffers, BufferSlice, Columns
 from .caches import add_caches, native_index
 from .experts import emit_experts, emit_route
+from .extra_rows import EXTRA_ROWS, ExtraRows
 from .fallback import Fallback, PlacedNode, interpreter_for, nodes_without_kernel, warn_of_fallback
 from .latent import emit_latent
 from .pack import IndexesWeights, Packer
-from .program import ExtraRows, NativeProgram
+from .program import NativeProgram
 from .recurrence import RECURRENT
 
 NO_QUANTS = NO_VECTOR = -1
@@ -46,9 +47,8 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
         getattr(program, method)(**arguments)
     vocab = graph.output.dim if "logits" in graph.outputs else 0
     places = {**lowering.given, **lowering.places}
-    hidden = tuple(lowering.places[value.id] for value in graph.hidden_outputs)
-    extra = ExtraRows(lowering.features, hidden)
-    return NativeProgram(program, vocab, places, limits.num_blocks, _fallback(program, lowering, limits), extra)
+    more = (_fallback(program, lowering, limits), ExtraRows.of(lowering, graph))
+    return NativeProgram(program, vocab, places, limits.num_blocks, *more)
 
 
 def walk_graph(graph: Graph, weights: IndexesWeights, fuse: bool) -> _Lowering:
@@ -83,7 +83,7 @@ class _Lowering:
         self.instructions: list[tuple[str, dict[str, Any]]] = []
         self.given: dict[int, BufferSlice] = {}  # values that no node makes: what a test feeds
         self.places: dict[int, BufferSlice] = {}  # float32, of values that are still read, or that nothing reads
-        self.features: BufferSlice | None = None  # the rows that a step brings along
+        self.features: BufferSlice | None = None  # see extra_rows.py
         self.quants: dict[int, BufferSlice] = {}
         self._readers: dict[int, list[Node]] = {}
         for node in graph.nodes:
@@ -97,15 +97,15 @@ class _Lowering:
         made = {value.id for node in self.graph.nodes for value in node.outputs}
         given = {value.id: value for node in self.graph.nodes for value in node.inputs if value.id not in made}
         for value in given.values():
-            self.places[value.id] = self.given[value.id] = self.buffers.allocate_new(
-                value.dim, for_logits=_is_narrow(value)
-            )
+            place = self.buffers.allocate_new(value.dim, for_logits=_is_narrow(value))
+            self.places[value.id] = self.given[value.id] = place
             self.ensure_quants(value)
         for node in self.graph.nodes:
             lower_node = _Lowering._call if id(node) in self._without_kernel else KERNELS[node.op.name]
             lower_node(self, node)
-        logits = self.graph.outputs.get("logits")
-        if logits is not None and logits.id in self.places:  # an op other than `head` made them
+        if (
+            logits := self.graph.outputs.get("logits")
+        ) is not None and logits.id in self.places:  # an op other than `head` made them
             self.emit("output", x=self.read(logits))
 
     # --- what is needed of a value
@@ -170,23 +170,6 @@ class _Lowering:
         for out in node.outputs:
             self.ensure_quants(out)
         self.release(*node.inputs)
-
-    def _features(self, node: Node) -> None:
-        """Rows that the program is given before each step."""
-        out = node.output
-        self.places[out.id] = self.given[out.id] = self.features = self.buffers.allocate_new(out.dim)
-        self.ensure_quants(out)
-
-    def _concat(self, node: Node) -> None:
-        out, start = node.output, 0
-        self.place(out)
-        whole = self.places[out.id]
-        for x in node.inputs:
-            columns = (whole.buffer.index, whole.offset + start, x.dim)
-            self.emit("gather", x=self.read(x), out=columns, quants=NO_QUANTS)
-            start += x.dim
-        self.release(*node.inputs)
-        self.ensure_quants(out)
 
     def _embed(self, node: Node) -> None:
         out = node.output
@@ -406,8 +389,7 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     **dict.fromkeys(("gated_linear", "activated_linear"), _Lowering._gate),
     **RECURRENT,
     "columns": _Lowering._columns,
-    "concat": _Lowering._concat,
-    "features": _Lowering._features,
+    **EXTRA_ROWS,
     "attention_latent": emit_latent,
     "attention_bidirectional": _Lowering._attention_bidirectional,
     "experts": emit_experts,

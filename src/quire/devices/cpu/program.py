@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from quire.graph.weight import Weights
 from quire.ops.batch import Batch, StateSlots
 
 from .buffers import BufferSlice
+from .extra_rows import ExtraRows
 from .fallback import Fallback, interpreter_for
 from .variant_choice import VariantChoice
 
@@ -29,30 +30,6 @@ class FinishedStep:
     def result(self) -> StepOutput:
         """Return its output."""
         return self._output
-
-
-class ExtraRows(NamedTuple):
-    """Rows of tokens beside ids and logits: what a step brings along, and hidden rows that it returns."""
-
-    features: BufferSlice | None = None
-    hidden: tuple[BufferSlice, ...] = ()
-
-    def give(self, native: Any, batch: Batch) -> None:
-        """Fill in the rows that the step brings along."""
-        if self.features is None:
-            return
-        if batch.features is None or batch.features.shape != (len(batch.token_ids), self.features.dim):
-            raise ValueError(f"the step has no features of {self.features.dim} numbers for each token")
-        native.poke(self.features.columns, np.ascontiguousarray(batch.features, np.float32))
-
-    def take(self, native: Any, num_tokens: int) -> Array | None:
-        """Return the hidden rows, side by side. None: the graph has none."""
-        if not self.hidden:
-            return None
-        parts = [np.empty((num_tokens, each.dim), np.float32) for each in self.hidden]
-        for part, place in zip(parts, self.hidden, strict=True):
-            native.peek(place.columns, part)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
 class NativeProgram:
