@@ -153,6 +153,11 @@ class SpeculationConfig:
         "faster; the text stays the same. off: never.",
         choices=(AUTO, OFF),
     )
+    draft: str | None = setting(
+        None,
+        "A small model with the same vocabulary, by name or path, that guesses next tokens too, where that is faster; "
+        "or the folder of an EAGLE-3 head of the model. None: guesses are looked up, or made by the model's own head.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

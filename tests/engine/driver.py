@@ -70,6 +70,7 @@ class Driver:
         case: str = "llama",
         checkpoint: CheckpointSource | None = None,
         drafters: Sequence[Any] | None = None,
+        draft: CheckpointSource | None = None,
         **settings: Any,
     ) -> None:
         self.toy = make_toy(case)
@@ -77,7 +78,7 @@ class Driver:
         exact = {"kv_dtype": "f32", **EXACT.get(self.device_name, {})}
         config = load_config({"num_blocks": 60, "max_rows": 32, **exact, **settings}, environ={})
         opened = checkpoint or self.toy.checkpoint
-        self.core: EngineCore = build_engine(opened, self.device, config, drafters=drafters).core
+        self.core: EngineCore = build_engine(opened, self.device, config, drafters=drafters, draft=draft).core
         self.core.checks_when_idle = True
         self.records: dict[tuple[str, int], SampleRecord] = {}
         self.messages: list[Outward] = []
@@ -88,7 +89,7 @@ class Driver:
 
     @property
     def program(self) -> CheckedProgram:
-        return self.device.programs[0]
+        return self.device.programs[-1]  # a model that drafts is lowered first
 
     def handle(self, message: Inward) -> None:
         self.core.handle(message)

@@ -32,6 +32,7 @@ from quire.types.request import CacheKey, FinishReason, GenerateRequest, Pin, Sa
 from tests.engine.driver import GREEDY_64, Driver, expected
 from tests.models.toys import VOCAB, make_toy, some_tokens
 from tests.runner.stand_in import Done, InterpreterDevice, InterpreterProgram
+from tests.scheduler.simulator import suggest
 
 pytestmark = pytest.mark.device
 
@@ -163,7 +164,7 @@ def test_drafts_change_the_number_of_steps_and_not_the_text(sampling: SamplingPa
         right = text[said : said + 3]
         if said % 2:
             right = [*right[:1], *((token + 1) % VOCAB for token in right[1:])]
-        scheduler.suggest("a", 0, tuple(right))
+        suggest(scheduler, "a", 0, tuple(right))
         driver.step()
     assert driver.run().tokens("a") == text
     assert driver.core.counters().num_steps < 40 < plain.core.counters().num_steps

@@ -25,6 +25,7 @@ from quire.types.request import Constraint, ConstraintKind, FinishReason, Genera
 from quire.weights.checkpoint import open_checkpoint
 from tests.engine.driver import GREEDY_64, Driver
 from tests.models.toys import some_tokens
+from tests.scheduler.simulator import suggest
 
 pytestmark = pytest.mark.device
 
@@ -178,7 +179,7 @@ def test_drafts_change_the_number_of_steps_and_not_the_text(make: Any) -> None:
         said = len(drafted.tokens("a"))
         right = text[said : said + 4]
         guess = right if said % 3 else [*right[:2], *((token + 1) % 128 for token in right[2:])]
-        drafted.core._scheduler.suggest("a", 0, tuple(guess))
+        suggest(drafted.core._scheduler, "a", 0, tuple(guess))
         drafted.step()
     assert text_of(drafted.run().tokens("a")) == text_of(text)
     assert drafted.core.counters().num_steps < plain.core.counters().num_steps

@@ -132,3 +132,15 @@ def test_an_engine_may_be_without_drafts(model_file: Path) -> None:
     with LLM(model_file, num_blocks=200, max_context=512, max_rows=4, speculate="off") as llm:
         answers(llm, "auto", WAYS["greedy"])
         assert llm.client.counters().drafted_tokens == {}
+
+
+@pytest.mark.parametrize("way", ["greedy", "seeded"])
+def test_the_model_as_its_own_draft_model_is_always_right(model_file: Path, way: str) -> None:
+    """It does not pay, so it is tried now and then."""
+    with LLM(model_file, num_blocks=200, max_context=512, max_rows=4, draft=str(model_file)) as llm:
+        sampling = SamplingParams(max_tokens=40, ignore_eos=True, **WAYS[way])
+        (found,) = llm.generate([PROMPTS[2]], sampling, progress=False)
+        (without,) = llm.generate([PROMPTS[2]], sampling.updated(speculate="off"), progress=False)
+        counters = llm.client.counters()
+    assert found.tokens == without.tokens
+    assert counters.drafted_tokens["model"] == counters.accepted_drafts["model"] > 0

@@ -84,8 +84,8 @@ class OneOp:
         if "batch" in self.args:
             return self.args["batch"]
         if "features" in self.args:
-            ids = [0] * len(self.args["features"])
-            return replace(Batch.of([RowPart(ids, 0, [0, 1, 2])], 16), features=self.args["features"])
+            rows = self.args["features"]
+            return replace(Batch.of([RowPart([0] * len(rows), 0, [0] * 300)], LIMITS.block_tokens), features=rows)
         if "positions" in self.args:
             parts = [RowPart([0], int(p), [0] * 300) for p in self.args["positions"]]
             batch = Batch.of(parts, LIMITS.block_tokens)

@@ -35,9 +35,10 @@ class Done:
     """A step that was computed at once."""
 
     logits: np.ndarray
+    hidden: np.ndarray | None = None
 
     def result(self) -> StepOutput:
-        return StepOutput(logits=self.logits)
+        return StepOutput(logits=self.logits, hidden=self.hidden)
 
 
 STAND_IN = DeviceFacts(
@@ -53,7 +54,8 @@ class InterpreterProgram:
     num_blocks: int
 
     def launch(self, batch: Batch) -> Done:
-        return Done(self.interpreter.run(batch))
+        outputs = self.interpreter.outputs(batch)
+        return Done(outputs["logits"], outputs.get("hidden"))
 
 
 @dataclass
@@ -184,7 +186,9 @@ class CheckedProgram:
     def launch(self, batch: Batch) -> Pending:
         batch.check(self.limits.num_blocks, self.limits.block_tokens)
         groups = [*batch.windows, *([batch.states] if batch.states is not None else [])]
-        arrays = [getattr(batch, name) for name in Batch.__slots__ if name not in ("draws", "windows", "states")]
+        arrays = [
+            getattr(batch, name) for name in Batch.__slots__ if name not in ("draws", "windows", "states", "features")
+        ]
         arrays += [getattr(group, name) for group in groups for name in group.__slots__]
         assert all(array.dtype == np.int32 and array.flags.c_contiguous for array in arrays)
         assert len(batch.token_ids) <= self.limits.max_tokens and len(batch.logits_at) <= self.limits.max_logits

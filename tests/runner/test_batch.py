@@ -25,7 +25,9 @@ HYBRID = replace(LIMITS, windows=(WindowLimits(8, 100), WindowLimits(20, 100)), 
 
 def arrays(batch: Batch) -> dict[str, np.ndarray]:
     """Return the arrays of a batch by name, those of window groups and states too, without the draws."""
-    found = {name: getattr(batch, name) for name in Batch.__slots__ if name not in ("draws", "windows", "states")}
+    found = {
+        name: getattr(batch, name) for name in Batch.__slots__ if name not in ("draws", "windows", "states", "features")
+    }
     for index, window in enumerate(batch.windows):
         found |= {f"{name} of window group {index}": getattr(window, name) for name in window.__slots__}
     if batch.states is not None:

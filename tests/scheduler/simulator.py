@@ -365,5 +365,10 @@ def make(num_blocks: int = 64, depth: int = 1, **settings: object) -> Simulator:
     return simulator
 
 
+def suggest(scheduler: Scheduler, request_id: str, sample: int, drafts: tuple[int, ...]) -> None:
+    """Set the drafts of a sample's next step, as `Speculation` does."""
+    scheduler._requests.idle_sample(request_id, sample).suggest(drafts)
+
+
 def counts(plan: StepPlan) -> dict[str, int]:
     return {part.request_id: 1 if part.tokens is None else len(part.tokens) for part in plan.parts}

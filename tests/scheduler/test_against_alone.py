@@ -24,7 +24,7 @@ from quire.types.request import (
     SamplingParams,
 )
 from quire.types.step import Part
-from tests.scheduler.simulator import NO_GROUPS, Groups, Simulator, expected_output, fingerprint, sampled
+from tests.scheduler.simulator import NO_GROUPS, Groups, Simulator, expected_output, fingerprint, sampled, suggest
 
 pytestmark = pytest.mark.pure
 
@@ -131,7 +131,7 @@ def draft(simulator: Simulator, arriving: list[dict]) -> None:
         for token in state.tokens:
             mark = fingerprint(mark, token)
         right = sampled(mark, sample)
-        simulator.scheduler.suggest(name, sample, (right, 5) if kind == "right" else (right + 1,))
+        suggest(simulator.scheduler, name, sample, (right, 5) if kind == "right" else (right + 1,))
 
 
 def check_example(

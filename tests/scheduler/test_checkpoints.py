@@ -12,7 +12,7 @@ from quire.scheduler.step_builder import StepBuilder
 from quire.types.errors import StepFailed
 from quire.types.request import FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import Part, PartResult
-from tests.scheduler.simulator import Groups, Simulator, expected_output, request
+from tests.scheduler.simulator import Groups, Simulator, expected_output, request, suggest
 
 pytestmark = pytest.mark.pure
 
@@ -192,7 +192,7 @@ def test_a_state_goes_back_to_before_rejected_drafts(right: int) -> None:
     output = expected_output(prompt, 12)
     simulator.submit(request("a", prompt, 12))
     simulator.step()
-    simulator.scheduler.suggest("a", 0, (*output[1 : right + 1], *[999] * (3 - right)))
+    suggest(simulator.scheduler, "a", 0, (*output[1 : right + 1], *[999] * (3 - right)))
     simulator.step()
     simulator.run()
     assert simulator.records["a", 0].tokens == output
@@ -209,7 +209,7 @@ def test_drafts_are_dropped_without_a_second_state() -> None:
     simulator = small(num_states=1)
     simulator.submit(request("a", range(20), 6))
     simulator.step()
-    simulator.scheduler.suggest("a", 0, (1, 2))
+    suggest(simulator.scheduler, "a", 0, (1, 2))
     simulator.run()
     assert all(part.num_logits == 1 for plan in simulator.plans for part in plan.parts)
     assert simulator.records["a", 0].tokens == expected_output(tuple(range(20)), 6)

@@ -18,7 +18,7 @@ from quire.types.errors import (
 )
 from quire.types.request import Constraint, ConstraintKind, FinishReason, GenerateRequest, SamplingParams
 from quire.types.step import PartResult, StepResult
-from tests.scheduler.simulator import counts, expected_output, make, request, sampled
+from tests.scheduler.simulator import counts, expected_output, make, request, sampled, suggest
 
 pytestmark = pytest.mark.pure
 
@@ -299,7 +299,7 @@ def test_drafts_are_accepted_up_to_the_first_wrong_one():
     sim = make()
     sim.submit(request("a", prompt, max_tokens=12))
     sim.step()
-    sim.scheduler.suggest("a", 0, (*output[1:4], 777, 778))
+    suggest(sim.scheduler, "a", 0, (*output[1:4], 777, 778))
     sim.step()
     assert counts(sim.plans[-1]) == {"a": 6} and sim.plans[-1].parts[0].num_logits == 6
     assert sim.records["a", 0].tokens == output[:5]
@@ -313,7 +313,7 @@ def test_drafts_never_exceed_the_token_limit():
     sim = make()
     sim.submit(request("a", prompt, max_tokens=3))
     sim.step()
-    sim.scheduler.suggest("a", 0, (*output[1:], 5, 6, 7))
+    suggest(sim.scheduler, "a", 0, (*output[1:], 5, 6, 7))
     sim.run()
     assert sim.records["a", 0].tokens == output
 

@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.spec.drafter import NO_DRAFT, Draft
+from quire.spec.drafter import NO_DRAFT
 from quire.spec.suffix import (
     LONG_MATCHES,
     MAX_INDEXED,
-    MIN_BEFORE_REPLACED,
     MIN_MATCH,
-    REPLACED,
     SuffixDrafter,
 )
 
@@ -88,28 +86,3 @@ def test_a_draft_follows_an_equal_run_of_tokens(tokens, limit):
         if tokens[at - MIN_MATCH : at] == tokens[-MIN_MATCH:]
     ]
     assert any(found[: len(each)] == each for each in followers)
-
-
-def test_a_text_that_departs_by_one_token_is_continued_after_it():
-    run = list(range(10, 10 + MIN_BEFORE_REPLACED))
-    drafter, text = SuffixDrafter(), Spoken(array("I", [*run, 50, 51, 52, 53, 99, *run]))
-    assert list(drafter.propose([text], 2)[0].tokens) == [50, 51]
-    text.tokens.append(70)  # not 50
-    assert drafter.propose([text], 3) == [Draft(array("I", [51, 52, 53]), REPLACED)]
-    text.tokens.append(80)  # not 51 either
-    assert drafter.propose([text], 3) == [NO_DRAFT]
-
-
-def test_a_replaced_token_may_come_after_some_of_the_draft():
-    run = list(range(10, 10 + MIN_BEFORE_REPLACED))
-    drafter, text = SuffixDrafter(), Spoken(array("I", [*run, 50, 51, 52, 53, 99, *run]))
-    drafter.propose([text], 4)
-    text.tokens.extend([50, 70])  # not 51
-    assert drafter.propose([text], 2) == [Draft(array("I", [52, 53]), REPLACED)]
-
-
-def test_after_a_short_match_a_replaced_token_is_no_sign():
-    drafter, text = SuffixDrafter(), Spoken(array("I", [1, 2, 3, 4, 5, 6, 9, 1, 2, 3]))
-    drafter.propose([text], 2)
-    text.tokens.append(70)
-    assert drafter.propose([text], 2) == [NO_DRAFT]

@@ -70,6 +70,7 @@ class StepOutput:
     # no token is left.
     tokens: Array | None = None
     pooled: Array | None = None  # float32 [P, dim], one for each of batch.pools; None: the graph does not pool
+    hidden: Array | None = None  # float32 [T, dim] the hidden rows that the graph has as outputs, side by side
     seconds: float | None = None  # device-busy seconds, if the device measures them
     is_typical: bool = True  # False: steps of this size will be faster from now on, as the device has prepared for them
 

@@ -6,11 +6,12 @@ its own requests; if the loop itself fails, it sends Dead before it ends.
 
 from __future__ import annotations
 
+import secrets
 import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Protocol, assert_never
 
 import numpy as np
@@ -119,6 +120,7 @@ class EngineCore:
         self._out: list[Outward] = []
         self._is_open = True
         self.kinds: Sequence[RequestKind] = (RequestKind.GENERATE,)  # of requests that are accepted
+        self.seeds_requests = False  # give each request a seed, so that a model drafts with the same random numbers
         self.checks_when_idle = False  # check all invariants whenever the engine is idle
 
     # ── messages ──
@@ -159,6 +161,8 @@ class EngineCore:
 
     def _submit(self, request: GenerateRequest, now: float) -> None:
         """Check and queue a request. A constrained one is queued once its grammar is compiled."""
+        if self.seeds_requests and request.sampling.seed is None and not request.sampling.is_greedy:
+            request = replace(request, sampling=request.sampling.updated(seed=secrets.randbits(63)))
         prompt = array("I", request.prompt)
         try:
             self._check(request, prompt)

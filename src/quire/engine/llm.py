@@ -106,6 +106,7 @@ class LoadedModel:
     ) -> None:
         config = load_config(vllm_words.translate(vllm_words.LLM, settings))
         path = _path(model, resolve, config)
+        config = _with_draft(config, resolve)
         checkpoint = open_checkpoint(path, config.weights.load_format)
         self.model_text = read_model_text(checkpoint, config.sampling.sampling_defaults)
         self.config = config = with_num_ctx(config, self.model_text.preset)
@@ -343,6 +344,14 @@ def _path(model: str | Path, resolve: Resolve | None, config: Config) -> Path:
     if path.exists():
         return path
     return Path((resolve or _from_store(config))(str(model)))
+
+
+def _with_draft(config: Config, resolve: Resolve | None) -> Config:
+    """Return the settings with the path of the draft model."""
+    if config.speculation.draft is None:
+        return config
+    path = _path(config.speculation.draft, resolve, config)
+    return replace(config, speculation=replace(config.speculation, draft=str(path)))
 
 
 def _from_store(config: Config) -> Resolve:

@@ -19,6 +19,7 @@ from quire.devices.base import Device, Limits, LoweringOptions, Program, Reports
 from quire.devices.facts import DeviceFacts
 from quire.engine.context import context_limit, with_model_limits
 from quire.engine.core import EngineCore
+from quire.engine.drafting import PlannedDraft, find_draft, plan_draft
 from quire.engine.grammars import Grammars
 from quire.engine.messages import Ready, WindowCache
 from quire.grammar.compiler import Compiler
@@ -35,13 +36,14 @@ from quire.runner.memory import (
     source_bytes,
     with_kv_format,
 )
-from quire.runner.runner import Runner
+from quire.runner.runner import ExchangesRows, Runner
 from quire.runner.sources import lower_source
 from quire.runner.whole_texts import WholeTextRunner
 from quire.scheduler.overlapped import OverlappedSpeculation
+from quire.scheduler.proposals import MAX_DRAFTS, DraftLimits, ProposesByModel, ProposesDrafts
 from quire.scheduler.request_state import RequestState
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.speculation import MAX_DRAFTS, DraftLimits, ProposesDrafts, Speculation
+from quire.scheduler.speculation import Speculation
 from quire.scheduler.whole_texts import WholeTextScheduler
 from quire.spec.prediction import PredictionDrafter
 from quire.spec.suffix import SuffixDrafter
@@ -80,20 +82,26 @@ def build_engine(
     config: Config,
     progress: Callable[[str], None] = lambda stage: None,
     drafters: Sequence[ProposesDrafts] | None = None,
+    draft: CheckpointSource | None = None,
 ) -> LoadedEngine:
-    """An engine for an open checkpoint. `drafters`: instead of those that every model has."""
+    """An engine for an open checkpoint. `drafters`, `draft`: instead of those that every model has or the settings
+    name."""
     began = time.monotonic()
     progress("drawing the graph")
     model = draw(checkpoint, partial(context_limit, config), config.embedding.pooling)
     opened = devices.open(device) if isinstance(device, str) else device
     facts = opened.facts()
-    config, plan = fit_config(config, model, facts)
+    config = with_kv_format(config, facts)
+    drafting = plan_draft(draft or find_draft(config), model, config, facts, checkpoint)
+    model = model if drafting is None else drafting.target
+    config, plan = fit_config(config, model, facts, 0 if drafting is None else drafting.num_bytes)
     progress(f"lowering for {opened.name}")
+    drafter = None if drafting is None else _open_draft(drafting, opened)  # first: the KV cache takes what is left
     program, limits = lower(opened, model, limits_of(config, plan), kept_weights(checkpoint, model, config), config)
     if isinstance(checkpoint, Checkpoint):
         checkpoint.release_pages()
     vocab_size = model.config.vocab_size
-    runner = _runner(program, model, limits, config)
+    runner = _runner(program, model, limits, config, None if drafting is None else drafting.hidden)
     cache = KVCache(
         max(1, limits.num_blocks),
         limits.block_tokens,
@@ -105,7 +113,7 @@ def build_engine(
     if model.source is not None and isinstance(runner, Runner):
         runner.sources = lower_source(opened, model.source, limits, lowering_options(opened, None, config))
         cache.sources = SourcePool(limits.num_source_blocks, limits.block_tokens, model.source.max_tokens)
-    scheduler = _scheduler(cache, runner, config, _drafters(cache) if drafters is None else drafters)
+    scheduler = _scheduler(cache, runner, config, (_drafters(cache) if drafters is None else drafters, drafter))
     cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
     compiler = Compiler(
         lambda: open_backend(grammar_vocabulary(checkpoint, vocab_size), config.grammar.open_objects), config.grammar
@@ -113,6 +121,7 @@ def build_engine(
     grammars = Grammars(scheduler, compiler, config, vocab_size)
     core = EngineCore(scheduler, cache, runner, grammars, vocab_size, depth=runner.depth)
     core.kinds, vector_size = request_kinds(model)
+    core.seeds_requests = drafter is not None
     core.checks_when_idle = config.observe.log_level == "debug"
     ready = Ready(
         device=opened.name,
@@ -135,20 +144,25 @@ def build_engine(
     return LoadedEngine(core, ready)
 
 
-def _runner(program: Program, model: DrawnModel, limits: Limits, config: Config) -> Runner | WholeTextRunner:
+def _runner(
+    program: Program, model: DrawnModel, limits: Limits, config: Config, hidden: ExchangesRows | None
+) -> Runner | WholeTextRunner:
     """The runner of a model: of whole texts if it keeps nothing of them."""
     if model.is_encoder:
         assert model.pool is not None
         return WholeTextRunner(program, limits, model.pool)
-    return Runner(program, limits, model.config.vocab_size, config.cache.check_states, model.pool)
+    return Runner(program, limits, model.config.vocab_size, config.cache.check_states, model.pool, hidden)
 
 
 def _scheduler(
-    cache: KVCache, runner: Runner | WholeTextRunner, config: Config, drafters: Sequence[ProposesDrafts]
+    cache: KVCache,
+    runner: Runner | WholeTextRunner,
+    config: Config,
+    drafters: tuple[Sequence[ProposesDrafts], ProposesByModel | None],
 ) -> Scheduler | WholeTextScheduler:
     if isinstance(runner, WholeTextRunner):
         return WholeTextScheduler(config.scheduler)
-    return Scheduler(cache, config.scheduler, _speculation(drafters, runner, config))
+    return Scheduler(cache, config.scheduler, _speculation(*drafters, runner, config))
 
 
 def request_kinds(model: DrawnModel) -> tuple[tuple[RequestKind, ...], int]:
@@ -174,13 +188,20 @@ def _drafters(cache: KVCache) -> tuple[ProposesDrafts, ...]:
     return TreeDrafter(continued), PredictionDrafter(predicted), SuffixDrafter()
 
 
-def _speculation(drafters: Sequence[ProposesDrafts], runner: Runner, config: Config) -> Speculation | None:
+def _open_draft(drafting: PlannedDraft, device: Device) -> ProposesByModel:
+    kept = kept_weights(drafting.checkpoint, drafting.model, drafting.config)
+    return drafting.open(device, lowering_options(device, kept, drafting.config))
+
+
+def _speculation(
+    drafters: Sequence[ProposesDrafts], model: ProposesByModel | None, runner: Runner, config: Config
+) -> Speculation | None:
     """Speculation with these drafters. None: it is off, or the device is slow at drafts."""
     capacity = runner.draft_capacity
     if config.speculation.speculate == OFF or capacity is None:
         return None
     limits = DraftLimits(min(capacity.row_drafts, MAX_DRAFTS), config.scheduler.max_scored_tokens, capacity.step_tokens)
-    return (Speculation if runner.depth == 1 else OverlappedSpeculation)(drafters, limits)
+    return (Speculation if runner.depth == 1 else OverlappedSpeculation)(drafters, limits, model)
 
 
 def lower(
@@ -210,8 +231,11 @@ def lowering_options(device: Device, kept: WeightCache | None, config: Config) -
     )
 
 
-def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> tuple[Config, CachePlan]:
-    """The settings, limited to what the model can do, what the device has, and what its memory holds; the cache."""
+def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts, other_bytes: int = 0) -> tuple[Config, CachePlan]:
+    """The settings, limited to what the model can do, what the device has, and what its memory holds; the cache.
+
+    `other_bytes`: of a model that drafts.
+    """
     config = with_model_limits(config, model)
     config = with_kv_format(config, facts)
     longest_source = 0 if model.source is None else model.source.max_tokens
@@ -220,13 +244,13 @@ def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts) -> tuple[C
     if facts.has_own_memory:  # how many blocks fit is known when the program is made
         room = None
         if total is not None and (sizes.state or sizes.windows):
-            room = int(total * config.cache.memory_share) - _fixed_bytes(model, config, facts)
+            room = int(total * config.cache.memory_share) - other_bytes - _fixed_bytes(model, config, facts)
         plan = plan_own(sizes, config, room, facts.steps_in_flight)
         return replace(config, cache=replace(config.cache, num_blocks=plan.num_blocks or None)), plan
     if total is None:
         sized = config.cache.num_blocks is not None
         return fit_cache(config, ModelMemory(0, 0, sizes)) if sized else (config, CachePlan(sizes.within(0), 0))
-    return fit_cache(config, ModelMemory(total, _fixed_bytes(model, config, facts), sizes))
+    return fit_cache(config, ModelMemory(total, other_bytes + _fixed_bytes(model, config, facts), sizes))
 
 
 def _fixed_bytes(model: DrawnModel, config: Config, facts: DeviceFacts) -> int:

@@ -12,6 +12,7 @@ from quire.config import BadSetting, Config
 from quire.devices import base as devices
 from quire.devices.facts import DeviceFacts, available, device_facts
 from quire.engine.context import context_limit, with_model_limits
+from quire.engine.drafting import draft_bytes
 from quire.models.config import CheckpointSource
 from quire.models.describe import describe
 from quire.models.draw import draw
@@ -140,6 +141,7 @@ def need_of(path: Path, config: Config, facts: DeviceFacts) -> Need:
     model = draw(checkpoint, partial(context_limit, config), config.embedding.pooling)
     config = replace(config, scheduler=with_model_limits(config, model).scheduler)
     fixed = fixed_bytes(model.weights, model.config.vocab_size, config, facts)
+    fixed += draft_bytes(checkpoint, model, config, facts)
     buffers = buffer_bytes(model.graph, model.weights, config, facts) + source_bytes(model.source, config, facts)
     longest_source = 0 if model.source is None else model.source.max_tokens
     return Need(

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
+from quire.graph.node import Node, Value, WeightNames
 from quire.graph.weight import Weights
-from quire.ops import attention, elementwise, embed, experts, latent, linear, norm, pool, rope, route, select
+from quire.ops import attention, elementwise, embed, experts, features, latent, linear, norm, pool, rope, route, select
 from quire.ops.cache import CacheSpec, PagedKV, State
 from quire.ops.delta_rule import delta_rule, log_decay
 from quire.ops.registry import Op, Shape, ShapeError, format_shape
@@ -22,56 +23,15 @@ from quire.ops.short_conv import short_conv
 from quire.ops.state_scan import state_scan
 from quire.types.errors import QuireError
 
-WeightNames = str | None | tuple[str | None, ...]  # the weights bound to one parameter of an op
-OutputKind = Literal["logits", "pooled", "scores"]  # the last two: a row for each pool of the step
+OutputKind = Literal["logits", "pooled", "scores", "hidden"]  # a row for each logit, pool or (hidden) token of a step
 ROWS = {"logits_at": "logits", "pools": "pooled"}  # arrays of a step that have another length than its tokens
+__all__ = ["Graph", "Node", "Value", "WeightNames"]
 
 
 class GraphError(QuireError):
     """A graph cannot be built: a weight is missing or has the wrong shape."""
 
     code = "invalid_model"
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An output of a node."""
-
-    id: int
-    shape: Shape  # ("tokens", dim), ("logits", dim) or ("pooled", dim)
-
-    @property
-    def dim(self) -> int:
-        return int(self.shape[-1])
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One use of an op. `inputs` are in the order of op.inputs; weights and attrs are by parameter."""
-
-    op: Op
-    inputs: tuple[Value, ...]
-    weights: Mapping[str, WeightNames]
-    attrs: Mapping[str, Any]
-    outputs: tuple[Value, ...]
-    cache: int | None = None  # index into Graph.caches
-
-    @property
-    def output(self) -> Value:
-        """The only output."""
-        (out,) = self.outputs
-        return out
-
-    def input(self, name: str) -> Value:
-        """The value bound to this parameter of the op."""
-        return self.inputs[self.op.inputs.index(name)]
-
-    def __str__(self) -> str:
-        outputs = ", ".join(f"%{v.id} {format_shape(v.shape)}" for v in self.outputs)
-        arguments = [f"%{v.id}" for v in self.inputs]
-        arguments += [f"{k}={v}" for k, v in {**self.weights, **self.attrs}.items() if v is not None]
-        arguments += [] if self.cache is None else [f"cache={self.cache}"]
-        return f"{outputs} = {self.op.name}({', '.join(arguments)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +69,7 @@ class Graph:
     caches: list[CacheSpec] = field(default_factory=list)
     outputs: dict[OutputKind, Value] = field(default_factory=dict)
     pools: bool = False  # a decoder that is drawn here also pools its tokens' vectors
+    layer_inputs: list[Value] = field(default_factory=list)  # what was drawn last before each layer
     _written: set[int] = field(default_factory=set)
     _num_values: int = 0
 
@@ -119,17 +80,29 @@ class Graph:
 
     def rewritten(self, nodes: Iterable[Node]) -> Graph:
         """Return a graph with these nodes, and the same caches and outputs."""
-        return replace(self, nodes=list(nodes), outputs=dict(self.outputs), _written=set(self._written))
+        return replace(
+            self, nodes=list(nodes), outputs=dict(self.outputs), layer_inputs=[], _written=set(self._written)
+        )
 
     # --- methods for models
 
     def layers(self, count: int) -> Iterator[Layer]:
         """Yield the layers, in order."""
-        return map(Layer, range(count))
+        for index in range(count):
+            self.layer_inputs += self.nodes[-1].outputs[:1] if self.nodes else ()
+            yield Layer(index)
 
     def embed(self, table: str) -> Value:
         """Look up the embeddings of the step's tokens."""
         return self.draw(embed.embed, {}, {"table": table})
+
+    def features(self, dim: int) -> Value:
+        """The rows that come with the step's tokens."""
+        return self.draw(features.features, {}, {}, dim=dim)
+
+    def concat(self, x: Value, y: Value) -> Value:
+        """Return x and y side by side."""
+        return self.draw(features.concat, {"x": x, "y": y}, {})
 
     def embed_positions(self, table: str, *, offset: int = 0) -> Value:
         """Look up the learned embeddings of the step's positions."""
@@ -275,6 +248,7 @@ class Graph:
 
     def logits(self, x: Value, head: str, *, factor: float = 1.0, cap: float | None = None) -> Value:
         """Compute the logits of the tokens in `logits_at`, the scores or vectors of the step's `pools`, or both."""
+        self.layer_inputs.append(x)
         if self.pools:
             vectors = self.draw(pool.pool, {"x": x}, {})
             out = self.linear(vectors, "score") if "score" in self.shapes else vectors
@@ -291,7 +265,13 @@ class Graph:
     @property
     def output(self) -> Value:
         """The logits, or what else it computes, or the last value of a graph without outputs."""
-        return next(iter(reversed(self.outputs.values())), self.nodes[-1].outputs[0])
+        computed = [value for kind, value in self.outputs.items() if kind != "hidden"]
+        return computed[-1] if computed else self.nodes[-1].outputs[0]
+
+    @property
+    def hidden_outputs(self) -> tuple[Value, ...]:
+        """The outputs that are hidden rows of all tokens."""
+        return tuple(value for kind, value in self.outputs.items() if kind == "hidden")
 
     def weight_names(self) -> tuple[str, ...]:
         """Return every weight that a node uses, once, in order of first use."""

@@ -97,6 +97,7 @@ class ModelConfig:
             "one": 1,
             "vocab": self.vocab_size,
             "hidden": self.hidden,
+            "two_hidden": 2 * self.hidden,
             "ffn": self.ffn,
             "heads": self.num_heads,
             "kv_heads": self.num_kv_heads,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.graph.graph import Graph, Value
+from quire.graph.graph import Graph, Layer, Value
 from quire.models.blocks import moe_mlp
 from quire.models.config import MLP
 from quire.models.grouped_moe import CONFIG_KEYS, EXPERT_NAMES, SOFTMAX, UNUSED_KEYS
@@ -33,6 +33,12 @@ DEEPSEEK_CONFIG = LLAMA_CONFIG.override(
 )
 
 
+def deepseek_layer(g: Graph, c: LatentConfig, layer: Layer, x: Value) -> Value:
+    """Draw a layer: latent attention, then experts or a feed-forward block."""
+    x = g.add(x, attend_latent(g, c, layer, g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)))
+    return g.add(x, moe_mlp(g, c, layer, g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps), "silu", **c.routing))
+
+
 @architecture(
     "DeepseekV2ForCausalLM",
     model_type="deepseek_v2",
@@ -44,6 +50,5 @@ def deepseek_v2(g: Graph, c: LatentConfig) -> Value:
     """Pre-norm decoder. The first layers have a feed-forward block instead of experts."""
     x = g.embed("embed")
     for layer in g.layers(c.num_layers):
-        x = g.add(x, attend_latent(g, c, layer, g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)))
-        x = g.add(x, moe_mlp(g, c, layer, g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps), "silu", **c.routing))
+        x = deepseek_layer(g, c, layer, x)
     return g.logits(g.rms_norm(x, "norm", eps=c.norm_eps), "head")

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.graph.graph import Graph
-from quire.graph.weight import Weights, computed_weight
+from quire.graph.graph import Graph, Value
+from quire.graph.weight import Weight, Weights, computed_weight
 from quire.models.alibi import alibi_slopes
 from quire.models.config import SLOPES, CheckpointSource, ModelConfig
 from quire.models.describe import describe
@@ -68,7 +68,46 @@ def draw(
     config = replace(config, tied=weights.get("head") is weights["embed"]).complete(weights)
     if config.alibi:
         weights[SLOPES] = computed_weight(SLOPES, config.alibi * alibi_slopes(config.num_heads))
-    length = context(config)
+    pool = config.classifier_pool if "score" in weights else pool
+    if pool is None and "head" not in weights:
+        raise unpooled(arch.name)
+
+    def draw_pooled(graph: Graph, config: ModelConfig) -> Value:
+        graph.pools = pool is not None
+        out = arch.draw(graph, config)
+        if "pooled" in graph.outputs:
+            draw_modules(graph, modules, weights)
+        return out
+
+    model = drawn(checkpoint, arch.name, config, weights, context(config), draw_pooled)
+    source = None if arch.source is None else draw_source(checkpoint, model.config, arch.source)
+    return replace(model, pool=pool, source=source)
+
+
+def draw_mtp(checkpoint: CheckpointSource, length: int) -> DrawnModel | None:
+    """Draw the head of a model that predicts one more token (MTP), for texts up to `length`. None: it has none.
+
+    Its graph reads the model's hidden rows as features. Of several such layers it is the first.
+    """
+    checkpoint, arch, config = describe(checkpoint)
+    head = arch.mtp
+    if head is None or not head.is_in(checkpoint, config):
+        return None
+    names, config = head.names_of(arch.names, config), head.config_of(config)
+    weights = bind_weights(checkpoint, config, names, is_part=True)
+    config = replace(config, tied=weights["head"] is weights["embed"]).complete(weights)
+    return drawn(checkpoint, f"{arch.name} (MTP)", config, weights, length, head.draw)
+
+
+def drawn(
+    checkpoint: CheckpointSource,
+    name_of_model: str,
+    config: ModelConfig,
+    weights: dict[str, Weight],
+    length: int,
+    draw_graph: Callable[[Graph, Any], Value],
+) -> DrawnModel:
+    """Draw a graph over these weights, for texts up to `length`, and drop the weights that it does not use."""
     config = replace(config, windows=tuple(None if each and each >= length else each for each in config.windows))
     for kind, rope in config.ropes.items():
         name = f"rope.{kind}"
@@ -77,19 +116,12 @@ def draw(
         frequencies = _frequencies(checkpoint, rope, length, has_divisors=kind != SLIDING)
         weights[name] = computed_weight(name, frequencies)
     graph = Graph.over(weights)
-    pool = config.classifier_pool if "score" in weights else pool
-    graph.pools = pool is not None
-    if pool is None and "head" not in weights:
-        raise unpooled(arch.name)
-    arch.draw(graph, config)
-    if "pooled" in graph.outputs:
-        draw_modules(graph, modules, weights)
+    draw_graph(graph, config)
     unused = set(weights) - set(graph.weight_names())
     if forgotten := {name for name in unused if not name.startswith("rope.")}:
-        raise TypeError(f"{arch.name} names weights that it does not draw: {', '.join(sorted(forgotten))}")
+        raise TypeError(f"{name_of_model} names weights that it does not draw: {', '.join(sorted(forgotten))}")
     used = {name: weight for name, weight in weights.items() if name not in unused}  # a rope may be that of no layer
-    source = None if arch.source is None else draw_source(checkpoint, config, arch.source)
-    return DrawnModel(arch.name, config, graph, used, length, pool, source)
+    return DrawnModel(name_of_model, config, graph, used, length)
 
 
 def _frequencies(checkpoint: CheckpointSource, rope: RopeConfig, context: int, *, has_divisors: bool) -> Array:

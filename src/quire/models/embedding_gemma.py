@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from quire.graph.graph import Graph, Value
-from quire.models.blocks import gated_mlp, norm_heads, rotate
+from quire.models.blocks import gated_mlp, rotate
 from quire.models.encoder import attend_all, pooled
 from quire.models.gemma3 import CONFIG, GGUF, NAMES, Gemma3Config
 from quire.models.keys import ConfigKeys
@@ -45,9 +45,8 @@ def embedding_gemma(g: Graph, c: EmbeddingGemmaConfig) -> Value:
     for layer in g.layers(c.num_layers):
         h = g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)
         q, k, v = (g.linear(h, layer[f"attn.{word}"]) for word in "qkv")
-        sizes = {"eps": c.norm_eps, "head_dim": c.head_dim}
-        q = rotate(g, c, layer, norm_heads(g, q, layer["attn.q_norm"], "rms", **sizes))
-        k = rotate(g, c, layer, norm_heads(g, k, layer["attn.k_norm"], "rms", **sizes))
+        q = rotate(g, c, layer, g.rms_norm(q, layer["attn.q_norm"], eps=c.norm_eps, group=c.head_dim))
+        k = rotate(g, c, layer, g.rms_norm(k, layer["attn.k_norm"], eps=c.norm_eps, group=c.head_dim))
         window = c.sliding_window // 2 if c.layer_types[layer.index] == SLIDING and c.sliding_window else None
         mixed = attend_all(g, c, (q, k, v), scale=c.query_scale, softcap=c.attention_cap or 0.0, window=window)
         x = g.add(x, g.rms_norm(g.linear(mixed, layer["attn.out"]), layer["attn.post_norm"], eps=c.norm_eps))

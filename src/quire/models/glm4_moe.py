@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
-from quire.graph.graph import Graph, Value
+from quire.graph.graph import Graph, Layer, Value
 from quire.models.blocks import attend, moe_mlp
 from quire.models.config import QKV
 from quire.models.grouped_moe import CONFIG_KEYS, CORRECTED_NAMES, GROUPED_GGUF, SIGMOID, UNUSED_KEYS, GroupedMoeConfig
 from quire.models.keys import ConfigKeys, RopeRules
 from quire.models.llama import LLAMA_CONFIG
+from quire.models.mtp import MtpHead
 from quire.models.names import TensorName
 from quire.models.registry import architecture
 from quire.models.values import Values
@@ -58,6 +59,12 @@ NAMES = CORRECTED_NAMES.but({"attn.q_norm": _norm("q"), "attn.k_norm": _norm("k"
 )
 
 
+def _layer(g: Graph, c: Glm4MoeConfig, layer: Layer, x: Value) -> Value:
+    h = g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)
+    x = g.add(x, attend(g, c, layer, h, head_norm="rms" if c.norms_heads else None))
+    return g.add(x, moe_mlp(g, c, layer, g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps), "silu", **c.routing))
+
+
 @architecture(
     "Glm4MoeForCausalLM",
     model_type="glm4_moe",
@@ -65,12 +72,11 @@ NAMES = CORRECTED_NAMES.but({"attn.q_norm": _norm("q"), "attn.k_norm": _norm("k"
     names=NAMES,
     keys=ConfigKeys(CONFIG, GGUF),
     config=Glm4MoeConfig,
+    mtp=MtpHead(_layer),
 )
 def glm4_moe(g: Graph, c: Glm4MoeConfig) -> Value:
     """Pre-norm decoder. The first layers have a feed-forward block instead of experts."""
     x = g.embed("embed")
     for layer in g.layers(c.num_layers):
-        h = g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)
-        x = g.add(x, attend(g, c, layer, h, head_norm="rms" if c.norms_heads else None))
-        x = g.add(x, moe_mlp(g, c, layer, g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps), "silu", **c.routing))
+        x = _layer(g, c, layer, x)
     return g.logits(g.rms_norm(x, "norm", eps=c.norm_eps), "head")

@@ -144,6 +144,7 @@ class Names:
 
     entries: Mapping[str, TensorName]
     layers: str = "model.layers"  # the prefix of layers in safetensors
+    first: int = 0  # the number of the first layer in files
     layouts: Layouts = field(default_factory=dict)  # what differs in some files: entries, or their places
     # Of safetensors:
     stacked: frozenset[str] = frozenset()  # tensors that are stored apart, with `*` where their number is
@@ -184,7 +185,7 @@ class Names:
     def full_name(self, container: str, stored: str, layer: int | None, kind: str) -> str:
         """Return the full name of the weight or bias (`kind`)."""
         prefix = "blk" if container == GGUF else self.layers
-        name = stored if layer is None else f"{prefix}.{layer}.{stored}"
+        name = stored if layer is None else f"{prefix}.{self.first + layer}.{stored}"
         return f"{name}.{kind}" if kind else name
 
 
@@ -200,8 +201,13 @@ class _Expected:
     stored: tuple[int, ...] | None = None  # the tensor's shape, if it is another
 
 
-def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names) -> dict[str, Weight]:
-    """Return handles of all weights, by graph name. Reads no tensor except to compare a tied head with the table."""
+def bind_weights(
+    checkpoint: CheckpointSource, config: ModelConfig, names: Names, *, is_part: bool = False
+) -> dict[str, Weight]:
+    """Return handles of all weights, by graph name. Reads no tensor except to compare a tied head with the table.
+
+    `is_part`: the checkpoint has tensors of other parts too.
+    """
     container = checkpoint.container
     tensors = join_tensors(checkpoint.tensors, config.quantization)
     if container == SAFETENSORS:
@@ -221,7 +227,7 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
         raise BadCheckpoint(f"The checkpoint lacks {_summary(missing)}.")
     known = {each.tensor for each in expected}
     is_ignored = re.compile("|".join([names.ignored.pattern, *names.extra_layers(container, config)])).search
-    if unknown := [name for name in tensors if name not in known and not is_ignored(name)]:
+    if unknown := [name for name in tensors if not is_part and name not in known and not is_ignored(name)]:
         raise BadCheckpoint(f"The checkpoint has {_summary(unknown)} that this architecture does not use.")
     shapes, found = _stored_shapes(expected), [each for each in expected if each.tensor in tensors]
     weights = {each.name: _handle(each, tensors[each.tensor], shapes[each.tensor]) for each in found}

@@ -15,6 +15,7 @@ from quire.models.errors import BadCheckpoint, UnsupportedModel
 from quire.models.keys import ConfigKeys, KeySet
 from quire.models.missing import REASONS
 from quire.models.moe import MoeConfig
+from quire.models.mtp import MtpHead
 from quire.models.names import Names, TensorName, bind_weights
 from quire.models.source import SourceModel
 from quire.models.values import MAX_SHOWN, Values, brief
@@ -34,6 +35,7 @@ class Architecture:
     keys: ConfigKeys  # of a configuration: those that are read, those that do not matter
     config: type[ModelConfig]
     draw: Draw
+    mtp: MtpHead | None = None  # the head that its checkpoints may have
     alias_of: str | None = None  # the architecture that this is another name of
     source: SourceModel | None = None  # of an encoder-decoder: what it has beside the decoder
 
@@ -50,13 +52,14 @@ def architecture(
     keys: ConfigKeys,
     config: type[ModelConfig] = ModelConfig,
     gguf: str | None = None,
+    mtp: MtpHead | None = None,
 ) -> Callable[[AnyDraw], AnyDraw]:
     """Register the function that draws an architecture."""
 
     types = (model_type,) if isinstance(model_type, str) else model_type
 
     def register(draw: AnyDraw) -> AnyDraw:
-        _ARCHITECTURES[name] = Architecture(name, types, gguf, names, keys, config, draw)
+        _ARCHITECTURES[name] = Architecture(name, types, gguf, names, keys, config, draw, mtp)
         return draw
 
     return register

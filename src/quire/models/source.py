@@ -23,7 +23,7 @@ from quire.models.names import Names, TensorName, bind_weights
 from quire.models.rope import FULL
 from quire.ops import attention, select
 from quire.ops.cache import Cross
-from quire.ops.source import attention_source, input_features
+from quire.ops.source import attention_source
 
 Array = NDArray[Any]
 PAIRS = "pairs"
@@ -82,7 +82,7 @@ def draw_source(checkpoint: CheckpointSource, config: ModelConfig, source: Sourc
     found = bind_weights(checkpoint, replace(config, tied=False), source.pairs)
     pairs = Graph.over(found)
     _draw_pairs(pairs, found, config)
-    features = next((node.output.dim for node in encoder.nodes if node.op.name == "input_features"), 0)
+    features = next((node.output.dim for node in encoder.nodes if node.op.name == "features"), 0)
     used = {name: weights[name] for name in encoder.weight_names()}
     return DrawnSource(encoder, pairs, used | found, own.max_context, features)
 
@@ -100,9 +100,7 @@ def _draw_pairs(g: Graph, weights: dict[str, Weight], c: ModelConfig) -> None:
     weights.clear()
     weights.update(joined)
     g.shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    g.outputs["logits"] = g.linear(
-        g.draw(select.select, {"x": g.draw(input_features, {}, {}, dim=c.hidden)}, {}), PAIRS
-    )
+    g.outputs["logits"] = g.linear(g.draw(select.select, {"x": g.features(c.hidden)}, {}), PAIRS)
 
 
 # --- what decoders and encoders are drawn with

@@ -10,12 +10,12 @@ from quire.models.keys import ConfigKeys
 from quire.models.registry import architecture, reads_source
 from quire.models.source import SourceModel, attend_cross, attend_row, pair_names, source_numbers
 from quire.models.whisper_config import CROSS, DECODER, ENCODER, KEYS, WhisperConfig
-from quire.ops.source import input_features, shift_tokens
+from quire.ops.source import shift_tokens
 
 
 def whisper_encoder(g: Graph, c: WhisperConfig) -> Value:
     """A token is two frames of features. Convolutions are products with each tap, of tokens moved by one."""
-    frames = g.draw(input_features, {}, {}, dim=2 * c.mels)
+    frames = g.features(2 * c.mels)
     first, second = g.columns(frames, 0, c.mels), g.columns(frames, c.mels, c.mels)
     before = g.draw(shift_tokens, {"x": g.linear(second, "before")}, {}, by=-1)
     behind = g.draw(shift_tokens, {"x": g.linear(first, "behind")}, {}, by=1)

@@ -1,4 +1,4 @@
-"""Inputs that are not token ids, and attention to what an encoder has computed of them.
+"""Attention to what an encoder has computed, and the neighbours of a token.
 
 A source is what a request gives to the encoder of an encoder-decoder model: tokens, or rows of numbers (features). Its
 keys and values are computed once and stored in blocks (`Cross`); every token of the decoder reads all of them.
@@ -17,14 +17,6 @@ from quire.ops.cache import Cross, CrossCache, PagedCache
 from quire.ops.registry import Args, Array, ArrayMaker, Shape, ShapeError, op
 
 EXACT = {"f32": 0.0, "f16": 0.0, "bf16": 0.0}
-
-
-@op(tolerance=EXACT)
-def input_features(features: Array, *, dim: int) -> Array:
-    """The step's features, [T, dim]: an input in place of token ids."""
-    if features is None or features.shape[1] != dim:
-        raise ShapeError("features", ("tokens", dim), () if features is None else features.shape)
-    return np.asarray(features, np.float32)
 
 
 @op(tolerance=EXACT)
@@ -53,11 +45,6 @@ def attention_source(q: Array, cache: CrossCache, batch: Batch, *, scale: float)
     return out.reshape(len(q), -1)
 
 
-@input_features.shape
-def _(*, features: Shape | None = None, dim: int) -> Shape:
-    return ("tokens", dim)
-
-
 @shift_tokens.shape
 def _(x: Shape, *, by: int) -> Shape:
     return x
@@ -83,12 +70,6 @@ def _rows(counts: Sequence[int], lengths: Sequence[int] | None = None) -> Batch:
             block += held
         parts.append(RowPart([0] * count, 0, list(own), source=source))
     return Batch.of(parts, 16)
-
-
-@input_features.examples
-def _(make: ArrayMaker) -> Iterator[Args]:
-    for tokens, dim in product((1, 37), (24, 160)):
-        yield {"features": make(tokens, dim), "dim": dim}
 
 
 @shift_tokens.examples

@@ -23,6 +23,7 @@ class DrawTable:
         self._temperature, self._top_p, self._min_p = (np.zeros(max_rows, np.float32) for _ in range(3))
         self._top_k = np.zeros(max_rows, np.int32)
         self._streams = np.zeros(max_rows, np.uint64)
+        self._offsets = np.zeros(max_rows, np.int32)
 
     def join(self, row: int, sampler: Sampler) -> None:
         """Set the entry of a row that a request joins."""
@@ -30,7 +31,7 @@ class DrawTable:
         self.can_run_on_device[row] = sampler.can_run_on_device
         self._temperature[row] = 0.0 if sampler.is_greedy else max(params.temperature, MIN_TEMPERATURE)
         self._top_k[row], self._top_p[row], self._min_p[row] = params.top_k, params.top_p, params.min_p
-        self._streams[row] = sampler.stream
+        self._streams[row], self._offsets[row] = sampler.stream, sampler.offset
 
     def draws(self, rows: Array, device_sampled: Array, positions: Array) -> Draws:
         """The draws of a step. Each entry has a row, whether the device samples it, and its token's position."""
@@ -49,5 +50,6 @@ class DrawTable:
         draws.chance[:] = self._chance(rows, positions)
 
     def _chance(self, rows: Array, positions: Array) -> Array:
-        chance: Array = np.minimum(uniforms(self._streams[rows], positions).astype(np.float32), BELOW_ONE)
+        numbers = uniforms(self._streams[rows], positions + self._offsets[rows])
+        chance: Array = np.minimum(numbers.astype(np.float32), BELOW_ONE)
         return chance

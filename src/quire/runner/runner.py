@@ -13,7 +13,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,13 @@ NO_TOKEN = PartResult()  # of a part that ends inside a prompt
 logger = logging.getLogger(__name__)
 
 
+class ExchangesRows(Protocol):
+    """Takes the hidden rows of steps, and gives the rows that tokens bring along: see quire.spec."""
+
+    def features(self, plan: StepPlan) -> Array | None: ...
+    def keep(self, plan: StepPlan, hidden: Array) -> None: ...
+
+
 class Runner:
     """One model on one device."""
 
@@ -67,10 +75,11 @@ class Runner:
         vocab_size: int,
         checks_states: bool = False,
         pool: PoolKind | None = None,
+        hidden: ExchangesRows | None = None,
     ) -> None:
         """`checks_states`: fail a part that reads a state computed from other tokens than its own. `pool`: how pooled
-        requests are pooled; None: the program does not pool."""
-        self._pool = pool
+        requests are pooled; None: the program does not pool. `hidden`: keeps hidden rows, and provides features."""
+        self._pool, self._hidden = pool, hidden
         self._program = program
         self._sampling_program = program if isinstance(program, SamplesTokens) else None
         self._vocab_size = vocab_size
@@ -180,6 +189,9 @@ class Runner:
 
     def _build(self, flight: Flight) -> BuiltBatch:
         flight.built = self._batches.build(flight.plan, self._rows, () if flight.masks is None else flight.masks.parts)
+        if self._hidden is not None and (features := self._hidden.features(flight.plan)) is not None:
+            batch = replace(flight.built.batch, features=features)
+            flight.built = flight.built._replace(batch=batch)
         states = flight.built.batch.states
         if self._digests is not None and states is not None:
             flight.states = StateSlots(states.source.copy(), states.target.copy())
@@ -216,6 +228,8 @@ class Runner:
             try:
                 output = flight.pending.result()
                 flight.busy_seconds, flight.is_typical = output.seconds, output.is_typical
+                if self._hidden is not None and output.hidden is not None:
+                    self._hidden.keep(flight.plan, output.hidden)
                 if flight.error is None:
                     results = self._take(flight, output)
                     return results if output.pooled is None else self._with_vectors(flight, output.pooled, results)

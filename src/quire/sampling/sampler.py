@@ -50,7 +50,7 @@ class Sampler:
         seed = join.sampling.seed
         if seed is None:
             seed = 0 if self.is_greedy else secrets.randbits(63)
-        self.stream = stream_of(seed, join.sample)
+        self.stream, self.offset = stream_of(seed, join.sample), join.offset
         self._adjust = Adjustments(join, vocab_size) if Adjustments.are_needed(join) else None
         self.num_top = 0  # the likeliest tokens that are enough to sample from; 0: all logits are needed
         if self._adjust is None and join.sampling.logprobs is None:
@@ -131,7 +131,7 @@ class Sampler:
         with np.errstate(over="ignore"):  # a temperature near 0 gives -inf for all but the likeliest, as intended
             x = (x - top) / np.float32(max(self.params.temperature, MIN_TEMPERATURE))
         kept, x = apply_filters(self.params, x)
-        at = sample_index(x, uniform(self.stream, position))
+        at = sample_index(x, uniform(self.stream, position + self.offset))
         return at if kept is None else int(kept[at])
 
 

@@ -60,6 +60,8 @@ class RequestDrafts:
     shares: SourceShares = field(default_factory=SourceShares)
     num_skipped: int = 0  # opportunities since its last draft that did not pay
     patience: int = 8  # skipped opportunities until a draft is tried anyway
+    model_skipped: int = 0  # steps since the drafter that is a model drafted for it
+    model_patience: int = 0  # such steps until it is tried again, though little is expected; 0: never tried so
     chances: dict[Source, list[float]] = field(default_factory=dict)  # of a draft's tokens, if they are kept
 
 

@@ -11,15 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.scheduler.acceptance import RequestDrafts, Source
+from quire.scheduler.proposals import DraftLimits, ProposesByModel, ProposesDrafts
 from quire.scheduler.request_state import Phase, RequestState
-from quire.scheduler.speculation import (
-    PROBE_SHARE,
-    PROBE_TOKENS,
-    DraftCandidate,
-    DraftLimits,
-    ProposesDrafts,
-    Speculation,
-)
+from quire.scheduler.speculation import PROBE_TOKENS, DraftCandidate, Speculation
 from quire.scheduler.step_costs import StepCosts
 from quire.types.sampling_values import OFF
 from quire.types.step import Part
@@ -31,6 +25,7 @@ FEW_TEXTS = 8  # of more, drafts that did not seem to pay are not looked for in 
 PAUSE = 4  # steps between two looks
 MAX_USES = 4  # of a choice
 FIRST_FORGIVEN = 0.005  # of the seconds of steps with drafts, for each step since the last of the few measured
+LEAST_SHARE = 0.2  # of a step's measured seconds, that are not those of the model that drafted before it
 GUESSED_WAIT = 1.25  # times the seconds of the plain step, until a step with drafts was measured
 
 
@@ -46,8 +41,11 @@ class LastChoice:
 class OverlappedSpeculation(Speculation):
     """Speculation that also decides when a step with drafts is worth the wait for it."""
 
-    def __init__(self, drafters: Sequence[ProposesDrafts], limits: DraftLimits) -> None:
-        super().__init__(drafters, limits)
+    def __init__(
+        self, drafters: Sequence[ProposesDrafts], limits: DraftLimits, model: ProposesByModel | None = None
+    ) -> None:
+        super().__init__(drafters, limits, model)
+        self._model_seconds = 0.0  # that the model took before the step in flight: part of the measured time
         self._drafted_costs = StepCosts(FIRST_FORGIVEN)
         self._num_skipped, self._patience, self._pause = 0, FIRST_PATIENCE, 0
         self._num_probes = 0  # drafts to try in the next step, whatever is expected of them
@@ -65,7 +63,9 @@ class OverlappedSpeculation(Speculation):
         if self._pause > 0:
             return False
         texts = [each for each in running if each.is_plain_decode and each.request.sampling.speculate != OFF]
-        found = self._candidates(texts) if texts else ()
+        found = self._candidates(texts) if texts else []
+        if self._wants_model(texts, found, len(running)):
+            return True
         candidates = [each._replace(probabilities=each.probabilities[1:]) for each in found]  # the first is in flight
         if not candidates:
             return False
@@ -80,11 +80,20 @@ class OverlappedSpeculation(Speculation):
         self._num_probes = MAX_PROBES
         return True
 
+    def _wants_model(self, texts: list[RequestState], found: list[DraftCandidate], num_running: int) -> bool:
+        """Return whether the model had best draft or read. Its drafts follow the newest token."""
+        if self._model is None or not texts:
+            return False
+        drafted = self._texts_for_model(self._model, texts, found)
+        return self._model_choice(self._model, drafted, num_running).does_something
+
     def suggest(self, running: Sequence[RequestState]) -> None:
         """Set the drafts of the next step, if no step is in flight and no prompt is computed."""
+        self._model_seconds = 0.0
         if all(state.phase is Phase.DECODING and not state.num_in_flight for state in running):
             self._num_without = 0  # when to look for drafts was decided before: the results were waited for
             super().suggest(running)
+            self._model_seconds = 0.0 if self._model is None else self._model.spent_seconds
         self._num_probes = 0
 
     def _best_counts(self, candidates: list[DraftCandidate], num_running: int) -> list[int]:
@@ -117,11 +126,11 @@ class OverlappedSpeculation(Speculation):
     def record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_overlapped: bool) -> None:
         """Learn from the time of a step in which every part decodes."""
         if num_tokens == len(parts):
-            if is_overlapped and self._drafters:
+            if is_overlapped:
                 self._costs.record(num_tokens, seconds)
         elif all(part.num_logits == part.num_tokens for part in parts):
-            self._drafted_costs.record(num_tokens, seconds)
-        self._probe_seconds = min(self._probe_seconds + PROBE_SHARE * seconds, seconds)
+            self._drafted_costs.record(num_tokens, max(seconds - self._model_seconds, LEAST_SHARE * seconds))
+        self._add_probe_seconds(seconds)
 
     def _drafted_seconds(self, num_running: int, num_tokens: int) -> float:
         if not self._drafted_costs.has_measurements:

@@ -89,10 +89,6 @@ class Scheduler:
         accepted, finish = state.force(tokens)
         self._report(state, state.outcome(accepted, finish=finish, num_forced=len(accepted)), now)
 
-    def suggest(self, request_id: str, sample: int, drafts: tuple[int, ...]) -> None:
-        """Set drafts for the next step, which accepts the correct ones. Ignored if it has earlier tokens to compute."""
-        self._requests.idle_sample(request_id, sample).suggest(drafts)
-
     def drain(self) -> list[Outcome]:
         """Return the outcomes since the last call."""
         outcomes, self._outcomes = self._outcomes, []
@@ -174,7 +170,7 @@ class Scheduler:
             if result.prompt_logprobs and (scores := state.take_unreported(part, result.prompt_logprobs)):
                 self._outcomes.append(state.outcome(prompt_logprobs=scores))
             state.advance(part, len(result.tokens))
-            drafts = self._speculation.record(state.sample_id, part.num_logits - 1, len(result.tokens))
+            drafts = self._speculation.record(state.sample_id, part.num_logits - 1, result.tokens)
             if not self._live_states.settle(state, part, len(result.tokens), now):
                 self._preempt(state, now, has_state=False)
             if result.vector:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from quire.scheduler.acceptance import Acceptance, RequestDrafts, Source
+from quire.scheduler.model_drafts import DraftedText, ModelChoice, ModelDrafts
+from quire.scheduler.proposals import MAX_DRAFTS, MIN_GAIN, DraftLimits, ProposesByModel, ProposesDrafts
 from quire.scheduler.request_state import RequestState
 from quire.scheduler.stats import DraftStats
 from quire.scheduler.step_costs import StepCosts
 from quire.types.step import DraftCount, Part
 
-MAX_DRAFTS = 32  # tokens of one draft
 MAX_ROWS = 64  # rows of a step, beyond which drafts are not looked for: such steps are bound by arithmetic
 FEW_WITHOUT = 16  # steps without drafts, after which they are looked for less often: it takes time
 LOOK_EVERY = 4  # steps, then
@@ -26,28 +28,7 @@ MAX_PATIENCE = 256  # skipped opportunities between two drafts that are tried th
 PROBE_TOKENS = 1
 MAX_COMPARED = 48  # numbers of drafted tokens of which the best is chosen
 PROBE_SHARE = 0.003  # of the time of all steps, that such drafts may cost
-MIN_GAIN = 1.03  # of tokens per second: less is within the error of the estimates
 MIN_PROBABILITY = 0.05  # that a drafted token is reached and accepted: less is not looked at
-
-
-class DraftTokens(Protocol):
-    """A proposal: see quire.spec."""
-
-    @property
-    def tokens(self) -> Sequence[int]: ...
-    @property
-    def strength(self) -> int: ...
-
-
-class ProposesDrafts(Protocol):
-    """A drafter: see quire.spec."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def priors(self) -> tuple[float, ...]: ...
-    def propose(self, texts: Sequence[RequestState], limit: int) -> Sequence[DraftTokens]: ...
-    def forget(self, sample_id: str) -> None: ...
 
 
 class DraftCandidate(NamedTuple):
@@ -58,14 +39,7 @@ class DraftCandidate(NamedTuple):
     source: Source
     tokens: Sequence[int]
     probabilities: list[float]
-
-
-class DraftLimits(NamedTuple):
-    """The most that a device verifies in a step."""
-
-    row_drafts: int = MAX_DRAFTS  # of one text
-    step_drafts: int = 1 << 20  # of all texts
-    step_tokens: int = 1 << 20
+    is_trial: bool = False  # it is verified whatever is expected of it
 
 
 NO_LIMITS = DraftLimits()
@@ -74,16 +48,25 @@ NO_LIMITS = DraftLimits()
 class Speculation:
     """The drafters of one engine, and what is known about their success."""
 
-    def __init__(self, drafters: Sequence[ProposesDrafts], limits: DraftLimits = NO_LIMITS) -> None:
+    def __init__(
+        self,
+        drafters: Sequence[ProposesDrafts],
+        limits: DraftLimits = NO_LIMITS,
+        model: ProposesByModel | None = None,
+    ) -> None:
+        """`model`: a drafter whose guesses take time. It is asked where the others have nothing better."""
         self._drafters = drafters
         self._limits = limits
-        priors = {(each.name, strength): prior for each in drafters for strength, prior in enumerate(each.priors)}
+        every: Sequence[ProposesDrafts] = (*drafters, *([] if model is None else [model]))
+        priors = {(each.name, strength): prior for each in every for strength, prior in enumerate(each.priors)}
         self._acceptance = Acceptance(priors)
         self._costs = StepCosts()
+        self._model = None if model is None else ModelDrafts(model, limits)
         self._requests: dict[str, RequestDrafts] = {}
         self._pending: dict[str, Source] = {}  # sources of the drafts in the step in flight
-        self.num_drafted: Counter[str] = Counter({each.name: 0 for each in drafters})
-        self.num_accepted: Counter[str] = Counter({each.name: 0 for each in drafters})
+        self._passed_over: dict[str, DraftCandidate] = {}  # drafts in whose place those of the model are in it
+        self.num_drafted: Counter[str] = Counter({each.name: 0 for each in every})
+        self.num_accepted: Counter[str] = Counter({each.name: 0 for each in every})
         self._num_running = 0  # at the last plan
         self._num_without = 0  # steps without drafts since then, or since the number of running requests changed
         self._probe_seconds = 0.0  # that drafts which are not expected to pay may take now
@@ -105,10 +88,14 @@ class Speculation:
         if not states:
             return
         candidates = self._candidates(states)
+        if self._model is not None:
+            candidates = self._with_model(self._model, states, candidates, num_running)
         if not candidates:
             return
         counts = self._best_counts(candidates, num_running)
         for candidate, count in zip(candidates, counts, strict=True):
+            if candidate.is_trial:
+                count = len(candidate.tokens)
             count = count or self._probe(candidate, num_running + sum(counts))
             if count:
                 candidate.request.num_skipped = self._num_without = 0
@@ -121,7 +108,8 @@ class Speculation:
 
     def _can_pay(self, num_running: int) -> bool:
         """Return whether drafts could pay with so many texts."""
-        return bool(self._drafters) and 0 < num_running <= MAX_ROWS and self._costs.has_measurements
+        has_drafters = bool(self._drafters) or self._model is not None
+        return has_drafters and 0 < num_running <= MAX_ROWS and self._costs.has_measurements
 
     def _candidates(self, states: list[RequestState]) -> list[DraftCandidate]:
         """Return the best draft of each text that has one."""
@@ -138,6 +126,46 @@ class Speculation:
                 if found is None or sum(chances) > sum(found.probabilities):
                     best[place] = DraftCandidate(states[place], requests[place], source, draft.tokens, chances)
         return [each for each in best if each is not None]
+
+    def _with_model(
+        self, model: ModelDrafts, states: Sequence[RequestState], found: list[DraftCandidate], num_running: int
+    ) -> list[DraftCandidate]:
+        """Add drafts of the model for the texts that have none which promises as much, if they are expected to pay."""
+        model.begin_step()
+        texts = self._texts_for_model(model, states, found)
+        choice = self._model_choice(model, texts, num_running)
+        model.count_left_out(texts, choice)
+        chosen = model.prepare(choice)
+        if not chosen:
+            return found
+        drafts = dict(zip([state.sample_id for state in chosen], model.propose(choice), strict=True))
+        kept = [each for each in found if not drafts.get(each.state.sample_id)]
+        self._passed_over = {each.state.sample_id: each for each in found if drafts.get(each.state.sample_id)}
+        for state in chosen:
+            request, tokens = self._request(state.sample_id), drafts[state.sample_id]
+            if tokens:
+                chances = self._chances(request, model.source, len(tokens))
+                kept.append(DraftCandidate(state, request, model.source, tokens, chances, choice.is_trial))
+        return kept
+
+    def _texts_for_model(
+        self, model: ModelDrafts, states: Sequence[RequestState], found: Sequence[DraftCandidate]
+    ) -> list[DraftedText]:
+        """Return the texts for which the model promises more than the drafts that were found."""
+        expected = {each.state.sample_id: 1.0 + sum(each.probabilities) for each in found}
+        share = model.share_of_step(self._costs.seconds(len(states)), len(states))
+        texts = []
+        for state in states:
+            request = self._request(state.sample_id)
+            chances = self._chances(request, model.source, model.max_drafts)
+            if (1.0 + sum(chances)) * share > expected.get(state.sample_id, 0.0):
+                texts.append(DraftedText(state, request, chances))
+        return texts
+
+    def _model_choice(self, model: ModelDrafts, texts: Sequence[DraftedText], num_running: int) -> ModelChoice:
+        """Return what the model had best do now."""
+        plain = self._costs.seconds(num_running)
+        return model.choose(texts, num_running, plain, partial(self._drafted_seconds, num_running))
 
     def _chances(self, request: RequestDrafts, source: Source, count: int) -> list[float]:
         reached, later = self._acceptance.probabilities(request, source)
@@ -192,12 +220,17 @@ class Speculation:
 
     # ── results ──
 
-    def record(self, sample_id: str, num_drafts: int, num_tokens: int) -> tuple[DraftCount, ...]:
+    def record(self, sample_id: str, num_drafts: int, tokens: Sequence[int]) -> tuple[DraftCount, ...]:
         """Learn how many drafts of a text were accepted, all but one of its new tokens; return the counts."""
         source = self._pending.pop(sample_id, None)
-        if source is None or not num_tokens or not num_drafts:
+        passed_over = self._passed_over.pop(sample_id, None)
+        if source is None or not tokens or not num_drafts:
             return ()
-        num_accepted = num_tokens - 1
+        if passed_over is not None:  # the tokens tell what would have been accepted of it
+            known = passed_over.tokens[: len(tokens)]
+            right = next((at for at, token in enumerate(known) if token != tokens[at]), len(known))
+            self._learn(passed_over.request, passed_over.source, len(known), right)
+        num_accepted = len(tokens) - 1
         self._learn(self._request(sample_id), source, num_drafts, num_accepted)
         self.num_drafted[source[0]] += num_drafts
         self.num_accepted[source[0]] += num_accepted
@@ -210,10 +243,15 @@ class Speculation:
 
     def record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_overlapped: bool) -> None:
         """Learn from the time of a step. `is_overlapped`: planned with another one in flight."""
-        if self._drafters:
+        if self._drafters or self._model is not None:
             is_decoding = num_tokens == len(parts) or all(part.num_logits == part.num_tokens for part in parts)
             self._costs.record(num_tokens, seconds, is_decoding)
-            self._probe_seconds = min(self._probe_seconds + PROBE_SHARE * seconds, seconds)
+            self._add_probe_seconds(seconds)
+
+    def _add_probe_seconds(self, seconds: float) -> None:
+        self._probe_seconds = min(self._probe_seconds + PROBE_SHARE * seconds, seconds)
+        if self._model is not None:
+            self._model.add_probe_seconds(PROBE_SHARE * seconds)
 
     def stats(self) -> DraftStats:
         """Return figures for metrics."""
@@ -222,7 +260,9 @@ class Speculation:
 
     def forget(self, sample_id: str) -> None:
         """Drop what is kept of a text that has ended."""
-        self._requests.pop(sample_id, None)
-        self._pending.pop(sample_id, None)
+        for kept in (self._requests, self._pending, self._passed_over):
+            kept.pop(sample_id, None)
         for drafter in self._drafters:
             drafter.forget(sample_id)
+        if self._model is not None:
+            self._model.forget(sample_id)

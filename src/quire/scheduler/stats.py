@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from quire.scheduler.limits import StepTimeModel
 from quire.scheduler.queues import RunningList, WaitingQueue
-from quire.scheduler.request_state import Phase
+from quire.scheduler.request_state import Phase, RequestState
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class SchedulerLoad:
 
 
 def measure_load(
-    waiting: WaitingQueue, running: RunningList, max_rows: int, step_times: StepTimeModel
+    waiting: WaitingQueue, running: RunningList | set[RequestState], max_rows: int, step_times: StepTimeModel
 ) -> SchedulerLoad:
     """Return the load of the waiting and running requests, and the measured pace."""
     pace = step_times.pace

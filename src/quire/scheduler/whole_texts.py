@@ -14,7 +14,7 @@ from quire.scheduler.limits import FairShare, StepTimeModel
 from quire.scheduler.queues import WaitingQueue
 from quire.scheduler.request_state import RequestState
 from quire.scheduler.request_table import RequestTable
-from quire.scheduler.stats import DraftStats, SchedulerStats
+from quire.scheduler.stats import DraftStats, SchedulerLoad, SchedulerStats, measure_load
 from quire.types.errors import DeadlineExceeded, DuplicateRequest, InvalidRequest, Overloaded, TextTooLong
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, Part, StepPlan, StepResult
@@ -143,6 +143,10 @@ class WholeTextScheduler:
         drafts = DraftStats({}, {}, 0, [])
         counts = (len(self._in_step), len(self._waiting), len(self._in_flight))
         return SchedulerStats(*counts, num_preemptions=0, promised_wait=self._promised_wait(), drafts=drafts)
+
+    def load(self) -> SchedulerLoad:
+        """Return figures for gateways."""
+        return measure_load(self._waiting, self._in_step, self._config.max_rows, self._step_times)
 
     def check(self) -> None:
         """Assert that every request is in the queue or in a step, and nowhere else."""

@@ -2,8 +2,7 @@
 
 Edits, extraction, code and JSON repeat their prompt and themselves. An index maps every run of MIN_MATCH tokens to the
 place after its last occurrence, and each place to the one before it; of the newest few, the one with the longest equal
-text before it is continued. Where a text departs from what it repeats by one token, a name for example, no run is found
-at first: then it is continued after the token that was replaced.
+text before it is continued.
 """
 
 from __future__ import annotations
@@ -17,15 +16,13 @@ MIN_MATCH = 3  # tokens; with two, most drafts are wrong
 LONG_MATCHES = (6, 12, 24)  # tokens from which a match is stronger
 MAX_PLACES = 4  # occurrences that are compared
 MAX_INDEXED = 32768  # tokens at the end of a prompt; earlier ones are not searched
-REPLACED = len(LONG_MATCHES) + 1  # strength of a draft after a replaced token
-MIN_BEFORE_REPLACED = 8  # equal tokens before it
 
 
 class SuffixDrafter:
     """Continues the newest occurrence that agrees longest with the end of the text."""
 
     name = "suffix"
-    priors = (0.45, 0.65, 0.8, 0.9, 0.5)
+    priors = (0.45, 0.65, 0.8, 0.9)
 
     def __init__(self) -> None:
         self._indexes: dict[str, _Index] = {}
@@ -53,19 +50,13 @@ class _Index:
         self._end = begin  # tokens before this place are indexed
         self._last: dict[tuple[int, ...], int] = {}  # run -> the place after its last occurrence
         self._earlier = array("i")  # for each indexed place: the one before it with the same run; -1: none
-        self._place = -1  # what was continued last; -1: nothing
-        self._length = 0  # tokens before it that were equal
 
     def continue_text(self, tokens: array[int], limit: int) -> Draft:
         """Index the new tokens, then return what followed the best earlier occurrence of the last ones."""
-        num_new = len(tokens) - self._end
         self._add(tokens)
         best, longest = self._best_place(tokens)
         if best < 0:
-            best, self._length = self._place_after_replaced(tokens, num_new), 0
-            self._place = -1
-            return NO_DRAFT if best < 0 else Draft(tokens[best : best + limit], REPLACED)
-        self._place, self._length = best, longest
+            return NO_DRAFT
         strength = sum(longest >= length for length in LONG_MATCHES)
         found = tokens[best : best + limit]
         while len(found) < limit:  # the match reaches the end of the text: repeat its period
@@ -84,15 +75,6 @@ class _Index:
                 best, longest = place, length
             place = self._earlier[place - self._begin - MIN_MATCH]
         return best, longest
-
-    def _place_after_replaced(self, tokens: array[int], num_new: int) -> int:
-        """Return the place after the replaced token, if only the newest token differs from the last match; else -1."""
-        place = self._place + num_new - 1  # of the token that the newest one replaced
-        if self._place < 0 or num_new < 1 or self._length + num_new - 1 < MIN_BEFORE_REPLACED:
-            return -1
-        if place + 1 >= len(tokens) - 1 or tokens[self._place : place] != tokens[len(tokens) - num_new : -1]:
-            return -1
-        return place + 1
 
     def _add(self, tokens: array[int]) -> None:
         last, earlier = self._last, self._earlier

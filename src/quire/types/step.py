@@ -61,6 +61,7 @@ class Join:
     stops: frozenset[int] = frozenset()  # tokens that end it; not sampled before min_tokens
     source: SourceBlocks | None = None  # None: the model has no encoder
     speech: SpeechRules | None = None
+    offset: int = 0  # tokens of its text before its first one: they count in the positions of random numbers
 
 
 class CopyBlock(NamedTuple):

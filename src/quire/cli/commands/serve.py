@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 from quire.cli.completion import stored_models
 from quire.cli.options import DEVICE_HELP, DEVICES, CommandSettings, HelpPage, argument, command, one_of, option
 from quire.cli.terminal.progress import WriteLine, print_to_stderr, show_progress
+from quire.config import Config
 from quire.engine.messages import Loading
 from quire.observe.access_log import log_access
 from quire.observe.log import start_logging
@@ -81,6 +82,7 @@ def serve(options: ServeOptions, settings: CommandSettings) -> None:
     is_json = config.observe.log_format == "json"
     write_line: WriteLine = logger.info if is_json else print_to_stderr
     models_to_load = _models_to_load(options, settings.store, write_line if is_json else None)
+    config = _with_draft(config, settings.store, write_line if is_json else None)
     num_stored = 0 if options.only else len(settings.store.list())
     on_ready = partial(_report_ready, write_line, [model.name for model in models_to_load], num_stored)
     residency = local.LocalResidency(
@@ -132,6 +134,14 @@ def _models_to_load(options: ServeOptions, store: Store, write_line: WriteLine |
         aliases = (name.name, name.path.name, _file_name(name)) if name.kind == "path" else shelf.aliases_of(name)
         models[public_name] = shelf.ModelEntry(public_name, partial(_fetch, store, write_line, str(name)), aliases)
     return list(models.values())
+
+
+def _with_draft(config: Config, store: Store, write_line: WriteLine | None) -> Config:
+    """Return the settings with the path of the draft model, which is pulled if it is not on this disk."""
+    if config.speculation.draft is None:
+        return config
+    path = _fetch(store, write_line, str(parse_name(config.speculation.draft)))
+    return replace(config, speculation=replace(config.speculation, draft=str(path)))
 
 
 def _file_name(name: ModelName) -> str:

@@ -24,6 +24,7 @@ from .buffers import BLOCK, NO_COLUMNS, Buffers, BufferSlice, Columns
 from .caches import add_caches, native_index
 from .encoder import emit_attention, emit_pool
 from .experts import emit_experts, emit_route
+from .extra_rows import EXTRA_ROWS, ExtraRows
 from .fallback import Fallback, PlacedNode, interpreter_for, nodes_without_kernel, warn_of_fallback
 from .latent import emit_latent
 from .pack import IndexesWeights, Packer
@@ -47,8 +48,9 @@ def lower_graph(program: Any, graph: Graph, packer: Packer, limits: Limits, fuse
     for method, arguments in lowering.instructions:
         getattr(program, method)(**arguments)
     places, fallback = {**lowering.given, **lowering.places}, _fallback(program, lowering, limits)
-    lowered = NativeProgram(program, OutputSizes.of(graph), places, limits.num_blocks, fallback)
-    lowered.features, lowered.sources = lowering.features, source_caches(graph)
+    extra = ExtraRows.of(lowering, graph)
+    lowered = NativeProgram(program, OutputSizes.of(graph), places, limits.num_blocks, fallback, extra)
+    lowered.sources = source_caches(graph)
     return lowered
 
 
@@ -84,8 +86,8 @@ class _Lowering:
         self.instructions: list[tuple[str, dict[str, Any]]] = []
         self.given: dict[int, BufferSlice] = {}  # values that no node makes: what a test feeds
         self.places: dict[int, BufferSlice] = {}  # float32, of values that are still read, or that nothing reads
+        self.features: BufferSlice | None = None  # see extra_rows.py
         self.quants: dict[int, BufferSlice] = {}
-        self.features: BufferSlice | None = None  # where a step's features go; None: the graph reads none
         self._readers: dict[int, list[Node]] = {}
         for node in graph.nodes:
             for value in node.inputs:
@@ -98,9 +100,8 @@ class _Lowering:
         made = {value.id for node in self.graph.nodes for value in node.outputs}
         given = {value.id: value for node in self.graph.nodes for value in node.inputs if value.id not in made}
         for value in given.values():
-            self.places[value.id] = self.given[value.id] = self.buffers.allocate_new(
-                value.dim, for_logits=_is_narrow(value)
-            )
+            place = self.buffers.allocate_new(value.dim, for_logits=_is_narrow(value))
+            self.places[value.id] = self.given[value.id] = place
             self.ensure_quants(value)
         for node in self.graph.nodes:
             lower_node = _Lowering._call if id(node) in self._without_kernel else KERNELS[node.op.name]
@@ -379,6 +380,7 @@ KERNELS: dict[str, Callable[[_Lowering, Node], None]] = {
     **RECURRENT,
     "columns": _Lowering._columns,
     "pool": emit_pool,
+    **EXTRA_ROWS,
     "attention_latent": emit_latent,
     **SOURCES,
     "attention_bidirectional": emit_attention,

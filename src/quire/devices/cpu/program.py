@@ -14,6 +14,7 @@ from quire.graph.weight import Weights
 from quire.ops.batch import Batch, StateSlots
 
 from .buffers import BufferSlice
+from .extra_rows import ExtraRows
 from .fallback import Fallback, interpreter_for
 from .variant_choice import VariantChoice
 
@@ -40,7 +41,7 @@ class OutputSizes(NamedTuple):
     @classmethod
     def of(cls, graph: Graph) -> OutputSizes:
         """Return the sizes of a graph's outputs."""
-        dims = {kind: value.dim for kind, value in graph.outputs.items()}
+        dims = {kind: value.dim for kind, value in graph.outputs.items() if kind != "hidden"}
         return cls(dims.pop("logits", 0), next(iter(dims.values()), 0))
 
 
@@ -54,14 +55,15 @@ class NativeProgram:
         places: Mapping[int, BufferSlice],
         num_blocks: int,
         fallback: Fallback | None = None,
+        extra: ExtraRows | None = None,
     ) -> None:
         self.native = native
+        self._extra = extra or ExtraRows()
         self.fallback = fallback  # nodes without kernels
         self.num_blocks = num_blocks
         self._sizes = sizes
         self._places = places  # of values that no node reads or no node computes
         self._choices: Mapping[str, VariantChoice] = {}
-        self.features: BufferSlice | None = None  # where a step's features go
         self.sources: tuple[tuple[int, int, int], ...] = ()  # caches of sources: index, widths of keys and values
 
     @property
@@ -95,17 +97,17 @@ class NativeProgram:
         fallback = None if self.fallback is None else self.fallback.begin(batch)
         windows = [(each.slots, each.block_tables, each.copies) for each in batch.windows]
         outputs = (num_top, logits, top_tokens, top_logits)
-        if self.features is not None and batch.features is not None:
-            self.native.poke(self.features.columns, np.ascontiguousarray(batch.features, np.float32))
+        self._extra.give(self.native, batch)
         source = None if batch.sources is None else (batch.sources.lengths, batch.sources.block_tables)
         pools = (batch.pools, pooled, batch.token_types)
         self.native.launch(*of_tokens, *of_rows, *outputs, fallback, windows, _slots(batch.states), source, pools)
         if only_pools:
             return FinishedStep(StepOutput(None, pooled=logits))
+        hidden = self._extra.take(self.native, len(batch.token_ids))
         if not self._sizes.logits:
-            return FinishedStep(StepOutput(None))
+            return FinishedStep(StepOutput(None, hidden=hidden))
         vectors = pooled if self._sizes.vectors else None
-        return FinishedStep(StepOutput(logits, top_tokens, top_logits, pooled=vectors))
+        return FinishedStep(StepOutput(logits, top_tokens, top_logits, pooled=vectors, hidden=hidden))
 
     def release_blocks(self, blocks: Array) -> int:
         """Return pages that hold only these blocks to the system; return how many bytes were freed.
@@ -155,8 +157,8 @@ class ReferenceProgram:
         ):
             raise ValueError("the step is larger than the program was lowered for")
         outputs = self._interpreter.outputs(batch)
-        logits = outputs.pop("logits", None)
-        return FinishedStep(StepOutput(logits, pooled=next(iter(outputs.values()), None)))
+        logits, hidden = outputs.pop("logits", None), outputs.pop("hidden", None)
+        return FinishedStep(StepOutput(logits, pooled=next(iter(outputs.values()), None), hidden=hidden))
 
     def store_source(self, slots: Array, pairs: Array) -> None:
         """Store keys and values of tokens of sources, for each layer that reads sources."""

@@ -1,4 +1,4 @@
-"""Lowers inputs that are not tokens, and attention to an encoder's output."""
+"""Lowers attention to an encoder's output, and the neighbours of a token."""
 
 from __future__ import annotations
 
@@ -44,14 +44,7 @@ def emit_shift_tokens(lowering: Any, node: Node) -> None:
     lowering.release(x)
 
 
-def emit_input_features(lowering: Any, node: Node) -> None:
-    """input_features: its rows are filled before the step runs, so no other value may lie in them before it is read."""
-    lowering.features = lowering.places[node.output.id] = lowering.buffers.allocate_new(node.output.dim)
-    lowering.ensure_quants(node.output)
-
-
 SOURCES: dict[str, Callable[[Any, Node], None]] = {
     "attention_source": emit_attention_source,
-    "input_features": emit_input_features,
     "shift_tokens": emit_shift_tokens,
 }

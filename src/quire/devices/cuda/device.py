@@ -26,6 +26,7 @@ from .attention import AttendCache
 from .caches import Caches
 from .expert_placement import HostChoice
 from .experts import Route
+from .extra_rows import RowBuffers
 from .few_rows import FewRows
 from .host_experts import EXPERT_OPS, HostExperts, host_share, measure_bandwidths, other_bytes, report
 from .inputs import StepSplit
@@ -87,7 +88,9 @@ class CudaDevice:
         placer.host_share = host_share(graph, placer, HostChoice(options.experts_on_host), room)
         bandwidths = measure_bandwidths(device) if placer.host_share else None
         graph = prepare_graph(graph, options.fuse)
-        lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
+        rows = RowBuffers.of(graph, limits.max_tokens, dtype, device)
+        caches = _caches(graph, limits, probe, device)
+        lowering = Lowering(graph, placer, caches, _positions(limits), _chunk(is_fixed), rows)
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         captures = options.captures and device.type == "cuda"
         instructions = lowering.walk()
@@ -100,7 +103,7 @@ class CudaDevice:
             logger.info(report(hosted.layers, other_bytes(graph, placer), bandwidths))
         program = CudaProgram(
             instructions, graph.output.id, lowering.caches, limits, work, sampler, device, captures,
-            table=None if is_fixed else table, tunes=options.tune, hosted=hosted, step_bytes=step,
+            table=None if is_fixed else table, tunes=options.tune, hosted=hosted, step_bytes=step, rows=rows,
         )  # fmt: skip
         try:
             if device.type == "cuda":

@@ -37,6 +37,7 @@ from .attention import lower_attention, lower_bidirectional, terms_of
 from .caches import Caches
 from .expert_tiles import ExpertTiles
 from .experts import lower_experts, lower_route
+from .extra_rows import Concatenate, ReadFeatures, RowBuffers, StoreHidden
 from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
 from .latent import lower_latent
 from .linear import Multiplies, Prefetches
@@ -55,6 +56,7 @@ from .recurrent import lower_decay, lower_gated_norm, lower_recurrent
 from .values import MAPPED, RECURRENT, SUMS, HeldValues
 from .weights import Placer
 
+NO_ROWS = RowBuffers()
 AHEAD_BYTES = 4 << 20  # more would delay what the running product still reads, and evict it from the cache
 
 
@@ -62,13 +64,20 @@ class Lowering:
     """Makes the instructions of a graph. What depends on a node's neighbours is the life of its values alone."""
 
     def __init__(
-        self, graph: Graph, placer: Placer, caches: Caches, num_positions: int, fixed_chunk: int | None
+        self,
+        graph: Graph,
+        placer: Placer,
+        caches: Caches,
+        num_positions: int,
+        fixed_chunk: int | None,
+        rows: RowBuffers = NO_ROWS,
     ) -> None:
         self.graph, self.placer, self.caches = graph, placer, caches
         self.num_positions, self.fixed_chunk = num_positions, fixed_chunk
         self.values = HeldValues(graph)
         self._turns: dict[tuple[str | None, float], RopeTables] = {}
         self.expert_tiles = ExpertTiles(placer.tiles.is_fixed)
+        self.rows = rows
 
     def walk(self) -> list[Instruction]:
         """Return all instructions, including those that free values."""
@@ -79,6 +88,9 @@ class Lowering:
                 raise NoKernel(f"The op {node.op.name} has no kernel on this device.")
             made = emit(self, node)
             instructions += made if isinstance(made, list) else [made]
+            for value in set(node.outputs).intersection(self.graph.hidden_outputs):
+                assert self.rows.hidden is not None
+                instructions.append(StoreHidden(value.id, self.rows.hidden))
             if values := self.values.last_read_by(node):
                 instructions.append(Forget(values))
         look_ahead([each.linear for each in instructions if hasattr(each, "linear")])
@@ -138,6 +150,16 @@ class Lowering:
 
 def _embed(lowering: Lowering, node: Node) -> Instruction:
     return Embed(lowering.placer.table(name_of(node, "table")), node.output.id, float(node.attrs.get("factor", 1.0)))
+
+
+def _features(lowering: Lowering, node: Node) -> Instruction:
+    assert lowering.rows.features is not None
+    return ReadFeatures(lowering.rows.features, node.output.id)
+
+
+def _concat(lowering: Lowering, node: Node) -> Instruction:
+    x, y = node.inputs
+    return Concatenate(x.id, y.id, node.output.id)
 
 
 def _embed_positions(lowering: Lowering, node: Node) -> Instruction:
@@ -314,6 +336,8 @@ Emit = Callable[[Lowering, Node], Instruction | list[Instruction]]
 EMIT: dict[str, Emit] = {
     "embed": _embed,
     "embed_positions": _embed_positions,
+    "features": _features,
+    "concat": _concat,
     "select": _select,
     "rms_norm": _norm,
     "layer_norm": _norm,

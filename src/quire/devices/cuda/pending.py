@@ -75,6 +75,7 @@ class CudaPending:
     sample: Callable[[], None] | None  # to be called when the masks are there; None: nothing to do
     is_typical: bool = True  # False: the next step of its sizes will be faster, as its graph is captured then
     bits: Tensor | None = None  # int32 [masks, words] buffer of the masks
+    hidden: Tensor | None = None  # [T, dim] rows for the host
     _output: StepOutput | None = None
 
     def mask(self, bits: Array) -> None:
@@ -92,6 +93,7 @@ class CudaPending:
             seconds = self.staging.seconds()
             tokens = self.staging.tokens[: self.num_logits].numpy().copy() if self.draws is not None else None
             logits = None if self.logits is None else self.logits.cpu().numpy()
-            self._output = StepOutput(logits, tokens=tokens, seconds=seconds, is_typical=self.is_typical)
-            self.logits = None
+            hidden = None if self.hidden is None else self.hidden.float().cpu().numpy()
+            self._output = StepOutput(logits, tokens=tokens, hidden=hidden, seconds=seconds, is_typical=self.is_typical)
+            self.logits = self.hidden = None
         return self._output

@@ -42,6 +42,8 @@ def most_held_bytes(graph: Graph, weights: Weights, limits: Limits, options: Low
     sizes = _Sizes(graph, weights, limits, options)
     held: dict[int, int] = {}
     owners: dict[int, int] = {}  # the value whose memory a value is in: itself, or for columns without a copy another
+    rows = [*graph.hidden_outputs, *(node.output for node in graph.nodes if node.op.name == "features")]
+    kept = limits.max_tokens * FLOAT32_BYTES * sum(value.dim for value in rows)  # in buffers of their own
     most = 0
     for node in graph.nodes:
         made = sizes.made_by(node)
@@ -53,7 +55,7 @@ def most_held_bytes(graph: Graph, weights: Weights, limits: Limits, options: Low
             owner = owners.pop(value)
             if owner not in owners.values():
                 held.pop(owner, None)
-    return most
+    return most + kept
 
 
 class _Sizes:

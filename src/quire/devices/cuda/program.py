@@ -35,6 +35,7 @@ from .caches import Caches
 from .capture import Buckets, CapturedStep, GraphKind, capture, idle_captures
 from .drafted import ROW_TOKENS, SINGLY, TOGETHER, are_separate, has_drafts, max_tokens, with_drafts
 from .experts import Experts
+from .extra_rows import RowBuffers
 from .host_experts import HostExperts
 from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, StepSplit, fill, of_groups
 from .instructions import AddProduct, Attend, Gate, Head, Instruction, Run
@@ -82,6 +83,7 @@ class CudaProgram:
     table: TunedTable | None = None  # of the fastest tiles
     tunes: bool = False  # in idle time
     hosted: HostExperts | None = None  # experts in host memory
+    rows: RowBuffers = field(default_factory=RowBuffers)  # features and hidden rows
     step_bytes: int = 0  # of the values that the largest step holds at once
     max_in_flight: int = FACTS.steps_in_flight
     _buckets: Buckets = field(init=False)
@@ -174,6 +176,7 @@ class CudaProgram:
             padded = sizes if captured is None else captured.sizes
             self.num_padded += padded.tokens - sizes.tokens
             inputs, counts = self._send(batch, padded, staging)
+            self.rows.give(batch)
             for group, copies in enumerate(of_groups(batch, "copies")):
                 if len(copies):
                     self.caches.copy(copies, group)
@@ -188,6 +191,7 @@ class CudaProgram:
                 if mode in ("greedy", "any") and logits is not None:
                     self.sampler.sample(logits, inputs, mode, None)
             pending = CudaPending(self, staging, sizes.logits, batch.draws, host_logits.copy, None, is_typical)
+            pending.hidden = self.rows.take(sizes.tokens)
             if mode == "masked" and logits is not None:
                 held, bits = logits, self._mask_buffer(batch.draws)
                 pending.bits, pending.sample = bits, lambda: self.sampler.sample(held, inputs, mode, bits)

@@ -53,12 +53,12 @@ class HeldValues:
     """How long each value of a graph is held, and which are float32."""
 
     def __init__(self, graph: Graph) -> None:
-        self._output = graph.output.id
+        self._outputs = {graph.output.id, *(value.id for value in graph.hidden_outputs)}
         self.readers: dict[int, list[Node]] = {}
         for node in graph.nodes:
             for value in node.inputs:
                 self.readers.setdefault(value.id, []).append(node)
-        self._float32 = {value.id for value in graph.outputs.values()}
+        self._float32 = {graph.outputs["logits"].id} if "logits" in graph.outputs else set()
         for node in reversed(graph.nodes):
             if node.op.name in AFTER_LOGITS and node.output.id in self._float32:
                 self._float32.add(node.inputs[0].id)
@@ -69,7 +69,7 @@ class HeldValues:
 
     def is_last_reader(self, node: Node, value: Value) -> bool:
         """Is a value read by no later node, and no output of the graph?"""
-        return self.readers[value.id][-1] is node and value.id != self._output
+        return self.readers[value.id][-1] is node and value.id not in self._outputs
 
     def last_read_by(self, node: Node) -> tuple[int, ...]:
         """Return the values that are freed after a node."""
@@ -77,7 +77,7 @@ class HeldValues:
 
     def takes_gaps(self, value: Value) -> bool:
         """May tokens of a value have gaps between them? Only some instructions read such values."""
-        return value.id != self._output and all(_takes_gaps(node) for node in self.readers.get(value.id, []))
+        return value.id not in self._outputs and all(_takes_gaps(node) for node in self.readers.get(value.id, []))
 
     def is_view(self, node: Node) -> bool:
         """Are the columns that a node selects of a value not copied? All that reads that value selects columns of it:

@@ -198,11 +198,8 @@ class PrefixIndex:
         for block_tokens in self.block_sizes:
             for name, count in self._lookup(data, root, block_tokens).items():
                 cached[name] = max(count, cached.get(name, 0))
-        for name in cached:
-            trust = self._trust.get(name)
-            if trust is not None:
-                cached[name] = int(cached[name] * trust.share)
-        return {name: count for name, count in cached.items() if count}
+        believed = {name: int(count * self.trust(name)) for name, count in cached.items()}
+        return {name: count for name, count in believed.items() if count}
 
     def expect(self, replica: str, tokens: array[int], key: CacheKey, now: float) -> None:
         """Count a prompt that was sent to a replica as cached there, until its events arrive or a while has passed."""

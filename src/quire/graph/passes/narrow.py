@@ -13,7 +13,9 @@ def narrow_tail(graph: Graph) -> Graph:
     """
     if "logits" not in graph.outputs:
         return graph
-    mixing = [place for place, node in enumerate(graph.nodes) if not _is_token_wise(node)]
+    kept = set(graph.hidden_outputs)  # of all tokens
+    is_wide = (not _is_token_wise(node) or not kept.isdisjoint(node.outputs) for node in graph.nodes)
+    mixing = [place for place, wide in enumerate(is_wide) if wide]
     start = max(mixing, default=-1) + 1
     made = {value.id for node in graph.nodes[:start] for value in node.outputs}
     narrow: dict[int, Value] = {}  # a value of tokens -> the same of selected tokens

@@ -228,9 +228,9 @@ class LocalResidency:
     async def _measure(self, model: ResidentModel) -> None:
         def work() -> tuple[Path, Config, str, Need | Share | None]:
             path = model.entry.locate()
-            config = with_num_ctx(self._config, preset_beside(path))
+            config = with_num_ctx(self._with_draft(model.is_named), preset_beside(path))
             # Models with different contexts do not share an engine: memory is planned for one context.
-            identity = f"{weights_identity(path)} {config.scheduler.max_context}"
+            identity = f"{weights_identity(path)} {config.scheduler.max_context} {config.speculation.draft}"
             need = None if identity in self._by_weights else self._launcher.measure(path, config)
             return path, config, identity, need
 
@@ -239,7 +239,7 @@ class LocalResidency:
         if slot is None:
             assert need is not None
             fit = fit_model(model.name, need, config, self._policy.budget)
-            slot = EngineSlot(str(len(self._slots)), self._weights_path(path), fit)
+            slot = EngineSlot(str(len(self._slots)), self._weights_path(path), fit, model.is_named)
             self._slots[slot.key] = self._by_weights[identity] = slot
             self._policy.add(slot.key, fit.demand, self._keep)
         elif not slot.models:
@@ -248,6 +248,11 @@ class LocalResidency:
             self._policy.keep_forever(slot.key)
         slot.models.append(model)
         model.path, model.slot = path, slot
+
+    def _with_draft(self, is_named: bool) -> Config:
+        """Return the settings of a model: the draft model is for those of the command line."""
+        speculation = self._config.speculation
+        return self._config if is_named else replace(self._config, speculation=replace(speculation, draft=None))
 
     def _weights_path(self, path: Path) -> Path:
         is_dummy = self._config.weights.load_format == "dummy"  # which looks for a file beside the path
@@ -330,7 +335,7 @@ class LocalResidency:
 
     async def _load(self, slot: EngineSlot, num_bytes: int) -> None:
         began = time.monotonic()
-        config = slot.fit.engine_config(self._config, num_bytes)
+        config = slot.fit.engine_config(self._with_draft(slot.has_draft), num_bytes)
         loop = asyncio.get_running_loop()
         try:
             work = partial(self._launcher.open, slot.path, config, self._progress, loop)

@@ -53,6 +53,7 @@ class EngineSlot:
     key: str  # in the policy
     path: Path  # of the weights
     fit: HostFit | GpuFit
+    has_draft: bool = False  # its engine has the draft model of the settings, if there is one
     models: list[ResidentModel] = field(default_factory=list)
     client: Client | None = None  # while there is an engine
     num_restarts: int = 0  # of the engine, after which its memory was set again

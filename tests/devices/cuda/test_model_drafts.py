@@ -1,0 +1,75 @@
+"""Drafters that are models, on the device: the text is that without them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.types.request import SamplingParams
+from tests.devices.cuda.models import CudaDriver, small
+from tests.engine.model_drafts import DraftDriver, draft_always
+from tests.engine.test_eagle3 import head, target
+from tests.engine.test_heads import with_head
+from tests.models.toys import some_tokens
+
+pytestmark = [pytest.mark.device, pytest.mark.interpreted]
+
+WAYS = {
+    "greedy": SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True),
+    "seeded": SamplingParams(seed=3, top_k=30, max_tokens=5, ignore_eos=True),
+}
+
+
+def answers(driver: CudaDriver) -> dict[str, list[int]]:
+    for index, (name, sampling) in enumerate(WAYS.items()):
+        driver.submit(name, some_tokens(4 + 5 * index), sampling)
+    driver.run()
+    return {name: driver.tokens(name) for name in WAYS}
+
+
+def counts(driver: CudaDriver) -> tuple[dict[str, int], dict[str, int]]:
+    counters = driver.core.counters()
+    return counters.drafted_tokens, counters.accepted_drafts
+
+
+def driver_of(place: str, checkpoint: Any, **more: Any) -> CudaDriver:
+    return CudaDriver(place, checkpoint, drafters=(), max_step_tokens=32, **more)
+
+
+def test_the_same_model_drafts_what_the_model_samples(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft_always(monkeypatch, 2)
+    checkpoint = small("llama").checkpoint
+    driver = driver_of(place, checkpoint, draft=checkpoint)
+    assert answers(driver) == answers(driver_of(place, checkpoint, speculate="off"))
+    drafted, accepted = counts(driver)
+    assert drafted == accepted and drafted["model"] > 2
+
+
+@pytest.mark.slow
+def test_a_head_of_the_model_changes_no_text(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft_always(monkeypatch, 2)
+    checkpoint = with_head("glm4_moe")[0].checkpoint
+    driver = driver_of(place, checkpoint, dtype="f32", deterministic=False)
+    assert answers(driver) == answers(driver_of(place, checkpoint, dtype="f32", deterministic=False, speculate="off"))
+    assert counts(driver)[0]["mtp"] > 2
+
+
+def test_an_eagle_head_drafts_as_on_a_cpu(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft_always(monkeypatch, 2)
+    prompt, sampling = some_tokens(9), WAYS["greedy"]
+    drafts: dict[str, list[Any]] = {"here": [], "there": []}
+    for name, driver in (
+        ("here", driver_of(place, target().checkpoint, draft=head(), dtype="f32", deterministic=False)),
+        ("there", DraftDriver(head(), checkpoint=target().checkpoint)),
+    ):
+        drafter: Any = driver.core._scheduler._speculation._model._drafter
+        propose, found = drafter.propose, drafts[name]
+        drafter.propose = lambda texts, limit, propose=propose, found=found: [
+            found.append((len(texts[0].tokens), draft.tokens)) or draft for draft in propose(texts, limit)
+        ]
+        driver.submit("a", prompt, sampling)
+        driver.run()
+    here, there = dict(drafts["here"]), dict(drafts["there"])
+    common = here.keys() & there.keys()
+    assert len(common) > 1 and all(here[at] == there[at] for at in common)

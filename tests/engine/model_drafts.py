@@ -1,0 +1,96 @@
+"""Drafters that are models, in tests: drafting in every step, whatever it costs, and counting what was accepted."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quire.models.config import CheckpointSource
+from quire.scheduler.model_drafts import DraftedText, ModelChoice, ModelDrafts
+from quire.types.request import SamplingParams
+from tests.engine.driver import Driver
+from tests.models.toys import Toy, arrays_of, as_tensors
+
+PROMPTS = [[5, 9, 11, 3, 7, 2], list(range(20, 61)), [40, 41, 42] * 7]
+
+
+def draft_always(monkeypatch: pytest.MonkeyPatch, num_drafts: int) -> None:
+    """Let the model draft so many tokens for every text in every step."""
+
+    def choose(
+        self: ModelDrafts, texts: Sequence[DraftedText], num_running: int, plain: float, drafted: Callable[[int], float]
+    ) -> ModelChoice:
+        backlogs = self._drafter.backlogs([text.state for text in texts])
+        states = [text.state for text, backlog in zip(texts, backlogs, strict=True) if backlog is not None]
+        return ModelChoice(states, num_drafts if states else 0, is_trial=True)
+
+    monkeypatch.setattr(ModelDrafts, "choose", choose)
+
+
+def perturbed(toy: Toy, share: float, seed: int = 0) -> Toy:
+    """A model that often agrees with this one: its matrices with some noise."""
+    torch = pytest.importorskip("torch")
+    model, generator = copy.deepcopy(toy.torch_model), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in model.parameters():
+            if tensor.dim() > 1:
+                tensor.add_(torch.randn(tensor.shape, generator=generator) * share * tensor.std())
+    return Toy(model, replace(toy.checkpoint, tensors=as_tensors(arrays_of(model))))
+
+
+class DraftDriver(Driver):
+    """A core whose drafts are those of a model alone; records how many of each draft were accepted."""
+
+    def __init__(self, draft: CheckpointSource | None, case: str = "llama", **settings: Any) -> None:
+        super().__init__(case, drafters=(), draft=draft, **settings)
+        self.accepted: list[tuple[int, int]] = []  # drafted, accepted
+        speculation: Any = self.core._scheduler._speculation
+        record = speculation.record
+
+        def recorded(sample_id: str, num_drafts: int, tokens: Sequence[int]) -> Any:
+            if num_drafts > 0:
+                self.accepted.append((num_drafts, len(tokens) - 1))
+            return record(sample_id, num_drafts, tokens)
+
+        speculation.record = recorded
+
+    def answers(self, sampling: SamplingParams, prompts: Sequence[list[int]] = PROMPTS, **request: Any) -> list[Any]:
+        """The tokens of every prompt, all at once."""
+        for index, prompt in enumerate(prompts):
+            self.submit(f"r{index}", prompt, sampling, **request)
+        self.run()
+        return [self.tokens(f"r{index}", sample) for index in range(len(prompts)) for sample in range(sampling.n)]
+
+
+def plain_answers(sampling: SamplingParams, case: str = "llama", **words: Any) -> list[Any]:
+    """The same without drafts."""
+    prompts, request = words.pop("prompts", PROMPTS), words.pop("request", {})
+    driver = DraftDriver(None, case, speculate="off", **words)
+    return driver.answers(sampling, prompts, **request)
+
+
+def accepted_by_transformers(
+    toy: Toy, prompt: Sequence[int], num_tokens: int, monkeypatch: pytest.MonkeyPatch, **generate: Any
+) -> list[int]:
+    """How many drafts transformers accepts in each step of its assisted generation."""
+    torch = pytest.importorskip("torch")
+    generation = pytest.importorskip("transformers.generation.candidate_generator")
+    found: list[int] = []
+    for name in ("AssistedCandidateGenerator", "MTPCandidateGenerator"):
+        kind = getattr(generation, name)
+        before = kind.update_candidate_strategy
+
+        def counted(self: Any, input_ids: Any, scores: Any, num_matches: int, before: Any = before) -> Any:
+            found.append(int(num_matches))
+            return before(self, input_ids, scores, num_matches)
+
+        monkeypatch.setattr(kind, "update_candidate_strategy", counted)
+    ids = torch.tensor([list(prompt)])
+    words = {"max_new_tokens": num_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0, **generate}
+    with torch.no_grad():
+        toy.torch_model.generate(ids, attention_mask=torch.ones_like(ids), **words)
+    return found
