@@ -44,6 +44,12 @@ class RunningGateway:
         """The upstreams by name."""
         return {each["name"]: each for each in self.http.get("/v1/upstreams").json()["upstreams"]}
 
+    def record_of(self, answer: httpx.Response) -> Record:
+        """The record of a request, which is complete shortly after its answer."""
+        own = answer.headers["x-request-id"]
+        wait_until(lambda: any(record.request_id == own for record in self.records))
+        return next(record for record in self.records if record.request_id == own)
+
     def wait_ready(self, count: int, seconds: float = 60) -> None:
         """Wait until so many upstreams get requests."""
         wait_until(lambda: sum(u["state"] == "ready" for u in self.upstreams().values()) == count, seconds)

@@ -19,6 +19,7 @@ COMMANDS = {  # name -> module
     "cpu-hybrid": "quire.bench.cpu_hybrid",
     "cpu-large": "quire.bench.cpu_large",
     "front": "quire.bench.front",
+    "relay": "quire.bench.relay",
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",
     "gpu": "quire.bench.gpu",

@@ -86,9 +86,9 @@ def _note(rates: FrontRates) -> str:
 def measure_front(model: str, pace: str, num_tokens: int) -> FrontRates:
     """Stream this many tokens to each client. The pace is in tokens a second of all streams together, or "inf"."""
     with one_model_server(model, pace) as (process, url):
-        asyncio.run(_run_clients(url, 8, 16))  # warm-up
+        asyncio.run(run_clients(url, 8, 16))  # warm-up
         before = processor_seconds(process) or 0.0
-        began, ended, num_events = asyncio.run(_run_clients(url, NUM_FRONT_STREAMS, num_tokens))
+        began, ended, num_events = asyncio.run(run_clients(url, NUM_FRONT_STREAMS, num_tokens))
         used = (processor_seconds(process) or 0.0) - before
     total = NUM_FRONT_STREAMS * num_tokens
     return FrontRates(total / (ended - began), num_events / total, used / total)
@@ -121,7 +121,7 @@ class _CountingClient(asyncio.Protocol):
             self.done.set_exception(error or EOFError("the stream was cut off"))
 
 
-async def _run_clients(url: str, num_streams: int, num_tokens: int) -> tuple[float, float, int]:
+async def run_clients(url: str, num_streams: int, num_tokens: int) -> tuple[float, float, int]:
     """Return the time of the first token, the time of the last, and the number of events with text."""
     address, loop = urlsplit(url), asyncio.get_running_loop()
     fields = {

@@ -76,10 +76,11 @@ def stream(gateway: RunningGateway, body: dict[str, Any] = STREAM, path: str = P
 
 def test_a_stream_is_passed_on_byte_by_byte(fleet):
     gateway, one, two = fleet
-    lines = stream(gateway)
+    answer = gateway.http.post(PATH, json=STREAM)
+    lines = answer.text.splitlines()
     assert text_of(lines) == ALL and lines[-2] == "data: [DONE]"
     assert len(one.requests) + len(two.requests) == 1
-    record = gateway.records[-1]
+    record = gateway.record_of(answer)
     assert (record.prompt_tokens, record.output_tokens) == (7, len(WORDS))
 
 
@@ -191,8 +192,8 @@ def test_embeddings_and_rerank_are_relayed_with_their_usage(fleet):
         await respond(writer, 200, {"data": [], "usage": {"prompt_tokens": 5, "total_tokens": 5}})
 
     one.answer = two.answer = embed
-    assert gateway.http.post("/v1/embeddings", json={"model": "m", "input": "x"}).json()["data"] == []
-    assert gateway.records[-1].prompt_tokens == 5
+    answer = gateway.http.post("/v1/embeddings", json={"model": "m", "input": "x"})
+    assert answer.json()["data"] == [] and gateway.record_of(answer).prompt_tokens == 5
     assert gateway.http.post("/v1/rerank", json={"model": "m", "query": "x", "documents": []}).status_code == 200
 
 
@@ -334,11 +335,11 @@ def test_the_lists_of_models_are_joined():
 def test_a_trace_goes_on_at_the_upstream_with_the_gateways_span_as_parent(fleet):
     gateway, one, two = fleet
     caller = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
-    gateway.http.post(PATH, json=CHAT, headers={"traceparent": caller, "tracestate": "x=y"})
+    answer = gateway.http.post(PATH, json=CHAT, headers={"traceparent": caller, "tracestate": "x=y"})
     sent = [*one.requests, *two.requests][0].headers
     version, trace, span, flags = sent["traceparent"].split("-")
     assert (version, trace, flags) == ("00", "a" * 32, "01") and span != "b" * 16 and sent["tracestate"] == "x=y"
-    assert gateway.records[-1].span == (trace, span)
+    assert gateway.record_of(answer).span == (trace, span)
 
 
 def test_a_body_that_is_too_large_is_refused_here(fleet):

@@ -24,12 +24,25 @@ from quire.store.store import DEFAULT_MODEL, Store
 from quire.types.errors import InvalidRequest
 
 SECTIONS = (
-    *("serve", "cache", "scheduler", "sampling", "grammar", "speculation", "observe", "weights", "device", "store"),
+    *(
+        "serve",
+        "cache",
+        "scheduler",
+        "sampling",
+        "grammar",
+        "speculation",
+        "observe",
+        "weights",
+        "device",
+        "store",
+        "join",
+    ),
 )
 EXAMPLES = (
     "quire serve",
     f"quire serve {DEFAULT_MODEL} --max-context 4096 --port 8080",
     f"quire serve chat={DEFAULT_MODEL} --only --api-keys keys.toml",
+    f"quire serve {DEFAULT_MODEL} --join http://gateway:9000",
     "QUIRE_PORT=8080 quire serve --host 0.0.0.0 --api-key secret",
 )
 SERVED_AS = re.compile(r"(?P<name>[\w.:-]+)=(?P<model>.+)")

@@ -30,11 +30,6 @@ class UpstreamResponse:
         self._error: UpstreamFailed | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    async def first_byte(self) -> None:
-        """Wait for the first byte, or for a failure, which `head` then raises."""
-        while not self.num_bytes and self._error is None:
-            await self._wait()
-
     async def head(self) -> None:
         """Wait for the status and the headers."""
         while not self.has_head:
@@ -65,7 +60,7 @@ class UpstreamResponse:
         """End it with an error, which the reader gets after the bytes that came before."""
         if not self.is_whole and self._error is None:
             self._error = error
-            self.wake()
+            self._wake()
 
     def add(self, data: bytes) -> None:
         """Append a piece of the body."""
@@ -73,17 +68,17 @@ class UpstreamResponse:
         self._num_buffered += len(data)
         if self._num_buffered > MAX_BUFFERED:
             self._connection.pause_reading()
-        self.wake()
+        self._wake()
 
     def end(self) -> None:
         """The body is complete."""
         self.is_whole = True
-        self.wake()
+        self._wake()
 
     def begin(self, status: int, headers: dict[str, str]) -> None:
         """The head is complete."""
         self.status, self.headers, self.has_head = status, headers, True
-        self.wake()
+        self._wake()
 
     async def _wait(self) -> None:
         if self._error is not None:
@@ -91,8 +86,7 @@ class UpstreamResponse:
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
-    def wake(self) -> None:
-        """Wake the task that waits."""
+    def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -107,6 +101,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser: Any = None
         self._response: UpstreamResponse | None = None
         self._headers: dict[str, str] = {}
+        self._keeps_alive = False  # after the response
         self.is_open = False
         self.num_requests = 0  # sent on it
 
@@ -118,7 +113,7 @@ class UpstreamConnection(asyncio.Protocol):
         response = self._response
         if not self.is_open or self._transport is None or self._transport.is_closing():
             return False
-        return response is None or (response.is_whole and bool(self._parser.should_keep_alive()))
+        return response is None or (response.is_whole and self._keeps_alive)
 
     @property
     def current(self) -> UpstreamResponse | None:
@@ -174,10 +169,7 @@ class UpstreamConnection(asyncio.Protocol):
         if response is None or response.is_whole:  # nothing was asked
             self.close()
             return
-        is_first = not response.num_bytes
         response.num_bytes += len(data)
-        if is_first:
-            response.wake()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -194,6 +186,7 @@ class UpstreamConnection(asyncio.Protocol):
         """The head is complete."""
         status = self._parser.get_status_code()
         if status >= 200 and self._response is not None:  # others come before the response
+            self._keeps_alive = bool(self._parser.should_keep_alive())
             self._response.begin(status, self._headers)
 
     def on_body(self, data: bytes) -> None:

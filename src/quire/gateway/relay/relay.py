@@ -229,12 +229,15 @@ class Relay:
         self._balance.sent(attempt, run.request, chosen, now)
         try:
             sent = await self._send(run, upstream, attempt)
-            await sent.response.first_byte()
-            if sent.is_stale:  # an idle connection that the upstream had closed: it has not seen the request
-                run.open.discard(sent)
+            try:
+                await sent.response.head()
+            except UpstreamFailed:
+                if run.is_abandoned or not sent.is_stale:
+                    raise
+                run.open.discard(sent)  # an idle connection that the upstream had closed: it has not seen the request
                 sent.close()
                 sent = await self._send(run, upstream, attempt)
-            await sent.response.head()
+                await sent.response.head()
         except BaseException as error:
             if sent is None:
                 self._balance.ended(attempt, run.request)

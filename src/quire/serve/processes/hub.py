@@ -24,6 +24,7 @@ from quire.serve.access.keys import ApiKeys
 from quire.serve.errors import FrontFailed
 from quire.serve.generation.routing import Router
 from quire.serve.processes.front import FrontOrders
+from quire.serve.processes.joining import check_join, has_loaded, stay_joined
 from quire.serve.processes.residency_server import ResidencyServer
 from quire.serve.processes.server import OnReady, listen, log_throughput, run_until_signal, server_url, uvicorn_config
 from quire.serve.processes.shared import SharedQuotaTable
@@ -58,6 +59,7 @@ class HubServer:
     ) -> None:
         self._residency = residency
         self._config = self._front_config = config
+        check_join(config.join)
         self._keys = tuple(keys)
         self._on_ready = on_ready
         self._has_library = has_library
@@ -94,7 +96,7 @@ class HubServer:
         await self._server.start()
         self._is_running = True
         loading = asyncio.create_task(self._load())
-        works = (self._residency.watch(), self._server.watch(), log_throughput(self._residency))
+        works = (self._residency.watch(), self._server.watch(), log_throughput(self._residency), self._stay_joined())
         tasks = [asyncio.create_task(work) for work in works]
         try:
             await self._watch_fronts(loading)
@@ -112,6 +114,11 @@ class HubServer:
             shutil.rmtree(self._folder, ignore_errors=True)
         if not loading.cancelled() and (error := loading.exception()) is not None:
             raise error
+
+    async def _stay_joined(self) -> None:
+        await stay_joined(
+            self._config.join, self.url, lambda: has_loaded(self._residency.status), lambda: self._num_signals > 0
+        )
 
     async def _load(self) -> None:
         await self._residency.load()

@@ -26,6 +26,7 @@ from quire.engine.messages import Counters
 from quire.observe.throughput import INTERVAL_SECONDS, Throughput
 from quire.serve.http.app import make_asgi_app
 from quire.serve.http.connection import connection_for
+from quire.serve.processes.joining import check_join, has_loaded, stay_joined
 from quire.serve.service import Service
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class Serving:
     ) -> None:
         self._service = service
         self._on_ready = on_ready
+        check_join(service.config.join)
         self._server = QuietServer(uvicorn_config(make_asgi_app(service), service.config.serve))
         self._socket = listen(service.config.serve) if listener is None else listener
         self._shutdown: ServerShutdown | None = None
@@ -79,7 +81,8 @@ class Serving:
     async def run(self) -> None:
         """Serve until `stop`, or until a model cannot be loaded."""
         loading = asyncio.create_task(self._load())
-        beside = [asyncio.create_task(work) for work in (self._service.models.watch(), self._log_throughput())]
+        works = (self._service.models.watch(), self._log_throughput(), self._stay_joined())
+        beside = [asyncio.create_task(work) for work in works]
         try:
             await self._server.serve([self._socket])
         finally:
@@ -101,6 +104,12 @@ class Serving:
             seconds = self._service.config.serve.drain_seconds
             logger.info("shutting down (%s): %d requests have %g s to finish", why, self._shutdown.num_running, seconds)
         self._service.is_draining = self._server.should_exit = True
+
+    async def _stay_joined(self) -> None:
+        service = self._service
+        await stay_joined(
+            service.config.join, self.url, lambda: has_loaded(service.models.status), lambda: service.is_draining
+        )
 
     async def _log_throughput(self) -> None:
         await log_throughput(self._service.models)
