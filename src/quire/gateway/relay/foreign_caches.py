@@ -59,9 +59,8 @@ class ForeignCaches:
 
     def follow(self, upstream: Upstream) -> None:
         """Read an upstream's events while it is there; forget what it had when it is not ready."""
-        is_followed = (
-            bool(upstream.spec.events) and upstream.is_ready and not upstream.is_gone and not upstream.is_quire
-        )
+        is_there = upstream.is_ready and not upstream.is_gone
+        is_followed = bool(upstream.spec.events) and is_there and not upstream.is_quire
         if is_followed and upstream not in self._tasks:
             self._tasks[upstream] = asyncio.create_task(self._read_events(upstream))
         elif not is_followed and upstream in self._tasks:
