@@ -15,6 +15,7 @@ from quire.gateway.estimate import Estimator, ReplicaTerms, estimate
 
 SIMILAR = 0.02  # estimates closer than this share count as equal
 SIMILAR_SECONDS = 0.002
+OTHERS_COST = 0.5  # of a second that each other request there waits, relative to one of this request
 RECOMPUTE_COST = 1.1  # computing cached tokens again also evicts others: it must save a little more than it takes
 
 
@@ -39,9 +40,9 @@ class CacheBalancer:
         else:
             needed = [cold] * len(terms)
         ends = []
-        for (_, rate, ahead, reported_at, queue, pace), num_uncached in zip(terms, needed, strict=True):
+        for (_, rate, ahead, reported_at, queue, pace, num_others), num_uncached in zip(terms, needed, strict=True):
             # Inlined `estimate`: this loop is the choice's cost.
-            end = queue + num_uncached / rate + num_output * pace
+            end = queue + num_uncached / rate * (1.0 + OTHERS_COST * num_others) + num_output * pace
             if ahead and (left := ahead / rate - (now - reported_at)) > 0.0:
                 end += left
             ends.append(end)

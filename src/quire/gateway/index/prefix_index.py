@@ -198,10 +198,8 @@ class PrefixIndex:
         for block_tokens in self.block_sizes:
             for name, count in self._lookup(data, root, block_tokens).items():
                 cached[name] = max(count, cached.get(name, 0))
-        for name in cached:
-            trust = self._trust.get(name)
-            if trust is not None:
-                cached[name] = int(cached[name] * trust.share)
+        for name in self._trust.keys() & cached.keys():
+            cached[name] = int(cached[name] * self._trust[name].share)
         return {name: count for name, count in cached.items() if count}
 
     def expect(self, replica: str, tokens: array[int], key: CacheKey, now: float) -> None:
