@@ -35,9 +35,9 @@ from quire.gateway.relay.errors import (
     UpstreamRefusedGateway,
     UpstreamsRefused,
 )
+from quire.gateway.relay.meters import GatewayMeters
 from quire.gateway.relay.request import AnswerProgress, RelayedRequest
 from quire.gateway.relay.text_resume import ContinuedEvents, can_continue_text
-from quire.gateway.server.meters import GatewayMeters
 from quire.gateway.upstreams.registry import Upstreams
 from quire.gateway.upstreams.upstream import Upstream
 from quire.serve.http.exchange import JSON, ClientGone

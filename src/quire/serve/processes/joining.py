@@ -36,7 +36,7 @@ async def stay_joined(
                 beat_at = now + await member.beat()
             await asyncio.sleep(POLL_SECONDS)
     finally:  # also if the server ends at once
-        await member.leave()
+        await asyncio.create_task(member.leave())  # a task of its own: this one may have been cancelled
 
 
 def has_loaded(status: ResidencyStatus) -> bool:
