@@ -353,6 +353,6 @@ class Relay:
         known = [each for each in self._upstreams if each.serves(request.model)]
         models = self._upstreams.models()
         if not known and models:
-            return ModelNotInFleet(request.alias or request.model, models)
+            return ModelNotInFleet(request.named, models)
         why = "".join(f"; {each.name} {each.problem}" for each in self._upstreams if not each.is_ready)
         return NoUpstream(request.model, len(self._upstreams), why[:500])

@@ -27,6 +27,7 @@ async def stay_joined(
     """Stay registered with the gateway of the settings, if there is one, until this server drains; then leave."""
     if config.join is None:
         return
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every heartbeat
     member = GatewayMember(config, url)
     beat_at = 0.0
     try:
