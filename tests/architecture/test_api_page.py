@@ -19,6 +19,7 @@ import quire.serve
 from quire.cli.app import build_command
 from quire.config import settings
 from quire.engine.llm import LLM
+from quire.gateway.server.own import GATEWAY_ROUTES
 from quire.observe import metrics
 from quire.serve.access.keys import ApiKey
 from quire.serve.admin.routes import OWN_ROUTES, method_of
@@ -141,7 +142,10 @@ def test_every_endpoint_is_in_its_dialects_section_and_in_the_table_of_all():
         assert f"`{method} {path}`" in SECTIONS[name], (name, path)
         assert f"`{method} {path}`" in table, path
     told = set(re.findall(r"`((?:GET|POST|HEAD|DELETE) [^`]+)`", PAGE))
-    assert told == {f"{method} {path}" for _, method, path in (*own, *spoken)}
+    gateway = {f"{route.method} {route.path}" for route in GATEWAY_ROUTES}
+    assert told == gateway | {f"{method} {path}" for _, method, path in (*own, *spoken)}
+    section = PAGE.split("\n## A gateway\n")[1].split("\n## ")[0]
+    assert gateway == set(re.findall(r"`((?:GET|POST) [^`]+)`", section))
 
 
 @pytest.mark.parametrize("name", SECTIONS)

@@ -78,6 +78,13 @@ JOINS = {
         "store",
         "weights",
     ),
+    # The relay is a server too: it has the HTTP side, the keys and the dialects of `serve`, and encodes prompts.
+    "gateway.http": (),
+    "gateway.health": (),
+    "gateway.upstreams": ("gateway.http", "gateway.health", "gateway.yaml_nodes"),
+    "gateway.accounts": ("serve.access",),
+    "gateway.relay": ("text", "serve.http", "serve.dialects", "serve.relayed", "gateway"),
+    "gateway.server": ("serve", "gateway"),
     "gateway": ("store", "engine.client", "engine.launch"),
     "report": (),
     **{f"bench.{name}": (*INSIDE, "report", *(f"bench.{each}" for each in BENCH[:n])) for n, name in enumerate(BENCH)},

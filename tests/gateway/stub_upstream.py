@@ -118,7 +118,7 @@ def stream_words(
                 return
             await asyncio.sleep(pause)
             await write_chunk(writer, event(word, id))
-        usage = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": len(words)}}
+        usage = {"id": id, "choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": len(words)}}
         await write_chunk(
             writer, event("", id, "stop") + b"data: " + json.dumps(usage).encode() + b"\n\ndata: [DONE]\n\n"
         )

@@ -37,6 +37,7 @@ class ReplicaTerms(NamedTuple):
     reported_at: float
     fixed: float  # seconds: prompts sent since then, and the wait for a row
     pace: float  # seconds per output token
+    num_others: int  # requests there, which wait while a prompt is computed
 
 
 class Estimator:
@@ -61,7 +62,7 @@ class Estimator:
 
 def estimate(terms: ReplicaTerms, num_uncached: int, num_output: int, now: float) -> Estimate:
     """Return when a replica would answer a request with so many tokens to compute and to generate."""
-    _, rate, ahead, reported_at, queue, pace = terms
+    _, rate, ahead, reported_at, queue, pace, _ = terms
     if ahead:
         queue += max(ahead / rate - (now - reported_at), 0.0)
     first = queue + max(num_uncached, 1) / rate
@@ -84,9 +85,9 @@ def replica_terms(replica: Replica, paces: tuple[float, float], now: float) -> R
     if now - reported_at <= STALE_SECONDS:
         ahead = load.waiting_tokens + load.prompt_tokens
         num_others = max(num_others, replica.sent_requests + load.num_running + load.num_waiting)
-    fixed = replica.sent_tokens / rate
+    fixed, num_there = replica.sent_tokens / rate, num_others
     if load.max_rows and num_others >= load.max_rows:
         fixed += (num_others + 1 - load.max_rows) * load.service_seconds / load.max_rows
         num_others = load.max_rows - 1
     pace = (load.decode_seconds or paces[1]) + num_others * load.decode_row_seconds
-    return ReplicaTerms(replica, rate, ahead, reported_at, fixed, pace)
+    return ReplicaTerms(replica, rate, ahead, reported_at, fixed, pace, num_there)

@@ -17,6 +17,7 @@ import pytest
 from quire.serve.http.app import all_dialects
 from tests.gateway.cut_proxy import CutProxy, cut_proxy
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.stub_upstream import WORDS, stub
 from tests.serve.running import Running, running
 from tests.waiting import wait_until
 
@@ -134,7 +135,7 @@ def test_prompts_are_encoded_by_the_gateway_and_not_again(fleet, monkeypatch):
 
 
 def test_a_prompt_goes_where_its_prefix_is_cached(fleet):
-    long = "All work and no play makes Jack a dull boy. " * 12
+    long = "All work and no play makes Jack a dull boy. " * 65  # most of the context: the cache decides
     body = chat("x", 4, stream=False) | {"messages": [{"role": "user", "content": long}]}
     fleet.http.post(PATH, json=body)
     question = {"model": "toy", "messages": [{"role": "user", "content": long}]}
@@ -159,7 +160,8 @@ def test_the_public_clients_of_all_dialects_work(fleet, streams):
         made: Any = client.chat.completions.create(model="toy", messages=say, max_tokens=5, stream=streams)
         assert [chunk.choices for chunk in made] if streams else made.choices[0].message.content
         response: Any = client.responses.create(model="toy", input="Say hi.", max_output_tokens=16, stream=streams)
-        assert [event.type for event in response][-1] == "response.incomplete" if streams else response.output_text
+        ends = ("response.incomplete", "response.completed")
+        assert [event.type for event in response][-1] in ends if streams else response.output_text
     with anthropic.Anthropic(base_url=url, api_key="x") as claude:
         message: Any = claude.messages.create(model="toy", messages=say, max_tokens=5, stream=streams)
         assert [event.type for event in message][-1] == "message_stop" if streams else message.content[0].text
@@ -212,3 +214,21 @@ def test_metrics_name_the_upstreams(fleet):
     text = fleet.http.get("/metrics").text
     assert f'quire_gateway_upstream_ready{{model="",upstream="{fleet.proxies[0].url[7:]}"}} 1' in text
     assert "quire_gateway_resumed_total" in text and 'quire_output_tokens_total{model="toy"}' in text
+
+
+def test_in_a_mixed_fleet_all_answer_and_a_stream_of_quire_goes_on_at_quire(fleet):
+    with stub(models=("toy",)) as vllm, stub(models=("toy",), owner="llamacpp") as llama:
+        urls = [*(proxy.url for proxy in fleet.proxies), vllm.url, llama.url]
+        with running_gateway(urls, balance="round_robin") as mixed:
+            kinds = sorted(each["kind"] for each in mixed.upstreams().values())
+            assert kinds == ["llama-server", "quire", "quire", "vllm"]
+            for _ in range(8):
+                assert mixed.http.post(PATH, json=chat("x", 2, stream=False)).status_code == 200
+            assert len(vllm.requests) == len(llama.requests) == 2
+            expected = stream(fleet, chat("a mixed fleet"))
+            fleet.proxies[0].cut_after = 900
+            texts = []
+            for _ in range(4):
+                with mixed.http.stream("POST", PATH, json=chat("a mixed fleet")) as response:
+                    texts.append(deltas(list(response.iter_lines())))
+            assert fleet.proxies[0].is_dead and set(texts) == {expected, "".join(WORDS)}

@@ -7,7 +7,7 @@ which no fleet can beat.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from quire.bench.fleet.replica import ReplicaSpeed
 from quire.bench.fleet.simulate import FleetResult, FleetScenario, Outage, simulate
@@ -27,13 +27,14 @@ def main(options: argparse.Namespace) -> None:
     parser = argparse.ArgumentParser(prog="quire bench fleet", description=__doc__)
     parser.add_argument("--replicas", default="4,16,64", metavar="N,…", help="sizes of the fleets")
     parser.add_argument("--seconds", type=float, default=30.0, help="simulated time")
+    parser.add_argument("--balance", default=",".join(COMPARED), metavar="NAME,…", help="balancers to compare")
     parsed = parser.parse_args(options.rest)
     seconds = 10.0 if options.quick else parsed.seconds
     for num_replicas in [4] if options.quick else [int(each) for each in parsed.replicas.split(",")]:
         for name, scenario in scenarios(num_replicas, seconds):
             print(f"\n{num_replicas} replicas, {name}\n")
             print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
-            for policy, result in compare(scenario):
+            for policy, result in compare(scenario, parsed.balance.split(",")):
                 print(f"| {policy} | {' | '.join(policy_row(result))} |", flush=True)
 
 
@@ -51,10 +52,10 @@ def scenarios(num_replicas: int, seconds: float) -> Iterator[tuple[str, FleetSce
     yield "an eighth of the replicas fail and return", FleetScenario(num_replicas, traffic, outages=outages)
 
 
-def compare(scenario: FleetScenario) -> Iterator[tuple[str, FleetResult]]:
+def compare(scenario: FleetScenario, names: Sequence[str]) -> Iterator[tuple[str, FleetResult]]:
     """Run a scenario with each policy."""
     yield POOLED, simulate(pooled(scenario), all_balancers()["cache"].make())
-    policies: dict[str, Balancer] = {name: all_balancers()[name].make() for name in COMPARED}
+    policies: dict[str, Balancer] = {name: all_balancers()[name].make() for name in names}
     policies[THRESHOLD] = ThresholdBalancer()
     for name, balancer in policies.items():
         yield name, simulate(scenario, balancer)

@@ -75,9 +75,9 @@ def main(options: argparse.Namespace) -> None:
     parser.add_argument("--balance", default=",".join(BALANCERS), metavar="NAME,…", help="balancers to compare")
     parser.add_argument("--smg", default="", metavar="PROGRAM", help="the other gateway, as installed")
     parser.add_argument("--replicas", type=int, default=4)
-    parser.add_argument("--blocks", type=int, default=192, help="KV blocks of each replica")
+    parser.add_argument("--blocks", type=int, default=384, help="KV blocks of each replica")
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--requests", type=int, default=160, help="of each run")
+    parser.add_argument("--requests", type=int, default=128, help="of each run")
     parsed = parser.parse_args(options.rest)
     if options.quick:
         parsed.requests, parsed.workloads = 16, "shared"

@@ -198,8 +198,9 @@ class PrefixIndex:
         for block_tokens in self.block_sizes:
             for name, count in self._lookup(data, root, block_tokens).items():
                 cached[name] = max(count, cached.get(name, 0))
-        believed = {name: int(count * self.trust(name)) for name, count in cached.items()}
-        return {name: count for name, count in believed.items() if count}
+        for name in self._trust.keys() & cached.keys():
+            cached[name] = int(cached[name] * self._trust[name].share)
+        return {name: count for name, count in cached.items() if count}
 
     def expect(self, replica: str, tokens: array[int], key: CacheKey, now: float) -> None:
         """Count a prompt that was sent to a replica as cached there, until its events arrive or a while has passed."""

@@ -53,7 +53,10 @@ async def pass_answer(name: str, request: RelayedRequest, response: UpstreamResp
     if state.first_byte is None:
         state.first_byte = time.monotonic()
     if content_type.startswith(CONTENT_TYPE):
-        await _pass_frames(name, request, response, state)
+        try:
+            await _pass_frames(name, request, response, state)
+        except ValueError as error:  # msgspec's are too
+            raise UpstreamFailed(name, f"sent what is no frame ({error})") from None
     elif content_type.startswith((SSE, NDJSON)):
         await _pass_events(name, request, response, state)
     else:
@@ -140,10 +143,8 @@ async def _pass_whole(request: RelayedRequest, response: UpstreamResponse, state
         await exchange.write(b"", more=False)
         return
     body = await response.read_all()
-    counted = response.headers.get(USAGE, "")
-    if counted:
-        state.usage = RelayedUsage(*map(int, counted.split(",")))
-    else:
-        state.usage = usage_of_body(body)
+    counted = response.headers.get(USAGE, "").split(",")
+    is_counted = len(counted) == len(RelayedUsage._fields) and all(count.isdecimal() for count in counted)
+    state.usage = RelayedUsage(*map(int, counted)) if is_counted else usage_of_body(body)
     state.progress.is_begun = True
     await exchange.respond(body, content_type, response.status, more)

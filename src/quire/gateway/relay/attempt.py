@@ -12,6 +12,7 @@ from quire.gateway.relay.body_head import with_model
 from quire.gateway.relay.request import AnswerProgress, RelayedRequest, quire_message
 from quire.gateway.relay.text_resume import continued_body
 from quire.gateway.upstreams.upstream import Upstream
+from quire.serve.relayed.note import CLIENT
 
 RETRIED = frozenset({429, 500, 502, 503, 504})
 NOT_HERE = frozenset({404, 405, 501})  # the path, or the model, may exist at another upstream
@@ -62,13 +63,13 @@ class SilenceAlarm:
 async def send_request(upstream: Upstream, request: RelayedRequest, progress: AnswerProgress) -> OpenRequest:
     """Send a request in the form that this kind of upstream takes."""
     method = request.exchange.record.method
-    if upstream.is_quire:
-        headers, body = quire_message(request, progress, request.ask is not None)
+    continues_text = progress.is_begun and not progress.is_framed
+    if upstream.is_quire and not continues_text:
+        headers, body = quire_message(request, progress)
     else:
-        headers, body = request.headers(), request.body
-        if progress.is_begun:
-            body = continued_body(request, progress)
-        if request.alias:
+        headers = request.headers() | ({CLIENT: request.client().header()} if upstream.is_quire else {})
+        body = continued_body(request, progress) if continues_text else request.body
+        if request.is_renamed:
             body = with_model(body, request.model)
     return await upstream.pool.send(method, request.target, headers | upstream.headers(), body)
 

@@ -24,7 +24,7 @@ class PrefixLookup(Protocol):
     def cached(self, model: str, key: CacheKey, tokens: tuple[int, ...]) -> Mapping[str, int]:
         """Upstream -> how many of these tokens it has cached."""
 
-    def expect(self, upstream: str, model: str, key: CacheKey, tokens: tuple[int, ...]) -> None:
+    def expect(self, upstream: Upstream, model: str, key: CacheKey, tokens: tuple[int, ...]) -> None:
         """A prompt is sent to an upstream: it will be cached there."""
 
     def observe(self, upstream: str, model: str, promised: int, found: int) -> None:
@@ -81,7 +81,7 @@ class Balance:
         """An attempt of a request is sent."""
         self._fleets[request.model].sent(attempt, chosen.choice, request.num_tokens, now)
         if request.tokens:
-            self._lookup.expect(chosen.upstream.name, request.model, request.cache_key, request.tokens)
+            self._lookup.expect(chosen.upstream, request.model, request.cache_key, request.tokens)
 
     def answered(self, request: RelayedRequest, chosen: ChosenUpstream, num_cached: int) -> None:
         """An upstream has answered, and found so many tokens of the prompt in its cache."""

@@ -15,6 +15,7 @@ from quire.config import GatewayConfig
 from quire.gateway.http.errors import UpstreamFailed
 from quire.gateway.index.lines import decode_line
 from quire.gateway.index.prefix_index import BadEvents, PrefixIndex
+from quire.gateway.relay.foreign_caches import ForeignCaches
 from quire.gateway.upstreams.upstream import Upstream
 from quire.types.load import LoadReport
 from quire.types.request import CacheKey
@@ -37,6 +38,7 @@ class FleetCaches:
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
         self.on_load: OnLoad = lambda upstream, model, load, asked_at: None
+        self._foreign = ForeignCaches()
         self._indexes: dict[str, PrefixIndex] = {}
         self._loads: dict[Upstream, asyncio.Task[None]] = {}
         self._events: dict[tuple[Upstream, str], asyncio.Task[None]] = {}
@@ -44,12 +46,15 @@ class FleetCaches:
     def cached(self, model: str, key: CacheKey, tokens: tuple[int, ...]) -> Mapping[str, int]:
         """Upstream -> how many of these tokens it has cached."""
         index = self._indexes.get(model)
-        return {} if index is None else index.lookup(array("I", tokens), key, time.monotonic())
+        own = {} if index is None else index.lookup(array("I", tokens), key, time.monotonic())
+        return {**self._foreign.cached(model, tokens), **own}
 
-    def expect(self, upstream: str, model: str, key: CacheKey, tokens: tuple[int, ...]) -> None:
+    def expect(self, upstream: Upstream, model: str, key: CacheKey, tokens: tuple[int, ...]) -> None:
         """A prompt is sent to an upstream: it will be cached there."""
-        if index := self._indexes.get(model):
-            index.expect(upstream, array("I", tokens), key, time.monotonic())
+        if not upstream.is_quire:
+            self._foreign.assume(upstream, model, tokens)
+        elif index := self._indexes.get(model):
+            index.expect(upstream.name, array("I", tokens), key, time.monotonic())
 
     def observe(self, upstream: str, model: str, promised: int, found: int) -> None:
         """An upstream has said how much of a prompt it had cached."""
@@ -58,6 +63,7 @@ class FleetCaches:
 
     def follow(self, upstream: Upstream) -> None:
         """Read the reports of an upstream while it is a ready Quire; forget them when it is gone."""
+        self._foreign.follow(upstream)
         is_followed = upstream.is_quire and upstream.is_ready and not upstream.is_gone
         if is_followed and upstream not in self._loads:
             self._loads[upstream] = asyncio.create_task(self._read_loads(upstream))
@@ -70,6 +76,7 @@ class FleetCaches:
     def num_blocks(self, upstream: str) -> dict[str, int]:
         """Blocks that the index knows of an upstream, by model."""
         counts = {model: index.num_blocks(upstream) for model, index in self._indexes.items()}
+        counts = {**self._foreign.num_blocks(upstream), **{model: count for model, count in counts.items() if count}}
         return {model: count for model, count in counts.items() if count}
 
     async def close(self) -> None:
@@ -78,6 +85,7 @@ class FleetCaches:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._foreign.close()
 
     async def _read_loads(self, upstream: Upstream) -> None:
         while True:

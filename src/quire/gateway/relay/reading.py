@@ -53,7 +53,7 @@ class RequestReader:
         head = read_head(body, exchange.header("content-type") or "")
         request.num_tokens = len(body) // BYTES_PER_TOKEN
         if request.ask is None:
-            request.model = head.model or head.name
+            request.model = request.named = head.model or head.name
             is_default = exchange.dialect.name == OLLAMA and isinstance(endpoint, GenerateEndpoint)
             request.streams = is_default if head.stream is None else head.stream
             request.session = head.user
@@ -97,7 +97,8 @@ def _without_text(prompt: Prompt) -> Prompt:
 
 
 def _add_terms(request: RelayedRequest, ask: Ask) -> None:
-    request.model, request.streams = ask.model, ask.stream
+    request.model = request.named = ask.model
+    request.streams = ask.stream
     request.session = ask.terms.session or ask.terms.user
     request.expected_output = min(ask.sampling.max_tokens or 0, MAX_EXPECTED)
     request.cache_key = request.exchange.key.cache_key(ask.terms.salt)

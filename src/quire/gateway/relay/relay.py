@@ -35,9 +35,9 @@ from quire.gateway.relay.errors import (
     UpstreamRefusedGateway,
     UpstreamsRefused,
 )
+from quire.gateway.relay.meters import GatewayMeters
 from quire.gateway.relay.request import AnswerProgress, RelayedRequest
 from quire.gateway.relay.text_resume import ContinuedEvents, can_continue_text
-from quire.gateway.server.meters import GatewayMeters
 from quire.gateway.upstreams.registry import Upstreams
 from quire.gateway.upstreams.upstream import Upstream
 from quire.serve.http.exchange import JSON, ClientGone
@@ -353,6 +353,6 @@ class Relay:
         known = [each for each in self._upstreams if each.serves(request.model)]
         models = self._upstreams.models()
         if not known and models:
-            return ModelNotInFleet(request.alias or request.model, models)
+            return ModelNotInFleet(request.named, models)
         why = "".join(f"; {each.name} {each.problem}" for each in self._upstreams if not each.is_ready)
         return NoUpstream(request.model, len(self._upstreams), why[:500])

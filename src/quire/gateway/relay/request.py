@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from quire.gateway.relay.body_head import with_model
 from quire.serve.http.exchange import Exchange
 from quire.serve.relayed.note import CLIENT, NOTE, RelayedClient, RelayNote, encode_note
 from quire.text.prompts import Prompt
@@ -29,7 +30,7 @@ class RelayedRequest:
     body: bytes
     dialect: str
     model: str = ""  # as upstreams name it
-    alias: str = ""  # as the client named it, if that differs
+    named: str = ""  # as the body names the model
     streams: bool = False
     ask: Ask | None = None  # None: another kind of request, or one that only the upstream understands
     prompts: Sequence[Prompt] = ()  # empty: not encoded here
@@ -39,6 +40,11 @@ class RelayedRequest:
     session: str = ""
     expected_output: int = 0  # tokens
     traceparent: str = ""
+
+    @property
+    def is_renamed(self) -> bool:
+        """Is the model another one than the body names: behind an alias, with its tag, or the only one?"""
+        return self.model != self.named
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -77,7 +83,7 @@ class AnswerProgress:
     def note(self, request: RelayedRequest) -> RelayNote:
         """The note for the next Quire upstream."""
         return RelayNote(
-            model=request.model if request.alias else "",
+            model=request.model if request.is_renamed else "",
             reply_id=self.reply_id,
             created=self.created,
             elapsed=time.monotonic() - self.started,
@@ -89,12 +95,10 @@ class AnswerProgress:
         )
 
 
-def quire_message(
-    request: RelayedRequest, progress: AnswerProgress, is_generation: bool
-) -> tuple[dict[str, str], bytes]:
+def quire_message(request: RelayedRequest, progress: AnswerProgress) -> tuple[dict[str, str], bytes]:
     """Headers and body for a Quire upstream. Requests that generate text have a note behind the body."""
-    headers = request.headers() | {CLIENT: request.client().header()}
-    if not is_generation:
-        return headers, request.body
-    headers[NOTE] = str(len(request.body))
-    return headers, request.body + encode_note(progress.note(request))
+    headers, body = request.headers() | {CLIENT: request.client().header()}, request.body
+    if request.ask is None:
+        return headers, with_model(body, request.model) if body and request.is_renamed else body
+    headers[NOTE] = str(len(body))
+    return headers, body + encode_note(progress.note(request))

@@ -27,6 +27,7 @@ from quire.types.errors import QuireError
 logger = logging.getLogger(__name__)
 
 MODEL_PATH = "/v1/models/"
+METHODS = ("GET", "POST", "DELETE")
 RELAYED = ("/v1/", "/api/", "/tokenize", "/detokenize", "/rerank", "/embed", "/score", "/pooling", "/classify")
 # About one server, or about files on its disk.
 NOT_RELAYED = frozenset({"/v1/text", "/v1/load", "/v1/cache/events", "/v1/requests"})
@@ -99,6 +100,8 @@ class GatewayApp:
         elif path.startswith(self._changes) or path in NOT_RELAYED:
             raise NotAtGateway(path)
         elif path.startswith(RELAYED):
+            if method not in METHODS:
+                raise WrongMethod(method, ", ".join(METHODS))
             named = path.removeprefix(MODEL_PATH) if path.startswith(MODEL_PATH) else None
             await relay_request(self._service, exchange, named)
         else:

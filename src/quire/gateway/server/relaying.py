@@ -33,7 +33,7 @@ async def relay_request(service: GatewayService, exchange: Exchange, model: str 
     service.ledger.check(exchange.key, time.time())
     request = await service.reader.read(exchange, body)
     if model is not None:
-        request.model = model
+        request.model = request.named = model
     if request.ask is not None:
         record.operation = "chat" if isinstance(request.ask, ChatRequest) else "text_completion"
         record.sampling, record.client_id = request.ask.sampling, request.ask.terms.id
@@ -50,7 +50,7 @@ async def _answer(
     service: GatewayService, request: RelayedRequest, outcome: RelayOutcome, disconnected: asyncio.Future[None]
 ) -> None:
     """Answer with the model that is named, or with the first model of its route that can."""
-    exchange, named = request.exchange, request.model
+    exchange = request.exchange
     models, label = _route(service, request)
     if label:
         exchange.headers[ROUTE] = label
@@ -58,7 +58,6 @@ async def _answer(
     first: QuireError | None = None
     for place, model in enumerate(models):
         request.model = service.upstreams.resolve(model)
-        request.alias = named if request.model != named else ""
         exchange.record.model = request.model or None
         if label:
             exchange.headers[MODEL] = request.model

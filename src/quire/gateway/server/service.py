@@ -16,10 +16,10 @@ from quire.gateway.balancers.contract import all_balancers
 from quire.gateway.health.outliers import Outliers
 from quire.gateway.relay.balance import Balance
 from quire.gateway.relay.caches import FleetCaches
+from quire.gateway.relay.meters import GatewayMeters
 from quire.gateway.relay.reading import RequestReader
 from quire.gateway.relay.relay import Relay
 from quire.gateway.relay.texts import ModelTexts, ReadText
-from quire.gateway.server.meters import GatewayMeters
 from quire.gateway.upstreams.declared import FleetFile, UpstreamSpec, read_fleet
 from quire.gateway.upstreams.joined import JoinedUpstreams
 from quire.gateway.upstreams.kubernetes import watch_service

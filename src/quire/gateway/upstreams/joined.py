@@ -38,7 +38,7 @@ class JoinedUpstreams:
         if known is not None and known.source == JOINED and known.spec != spec:
             self._upstreams.remove(spec.name)  # it has restarted with another URL or key
         upstream = self._upstreams.add(JOINED, spec)
-        upstream.is_draining = False
+        upstream.is_leaving = False
         if upstream.source == JOINED:
             self._seen[upstream.name] = now
         return upstream.name
@@ -48,7 +48,7 @@ class JoinedUpstreams:
         url = registration.url.rstrip("/")
         found = [each for each in self._upstreams if each.spec.url == url]
         for upstream in found:
-            upstream.is_draining = True
+            upstream.is_leaving = True
             logger.info("upstream %s is leaving", upstream.name)
         return bool(found)
 

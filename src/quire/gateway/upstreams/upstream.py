@@ -22,7 +22,8 @@ class Upstream:
         self.kind = spec.kind  # AUTO until its first answer
         self.models: tuple[str, ...] = spec.models
         self.is_ready = False
-        self.is_draining = False  # gets no more requests; those that it has may finish
+        self.is_draining = False  # an operator wants no more requests for it; those that it has may finish
+        self.is_leaving = False  # it has said that it will end
         self.is_gone = False  # removed from the fleet
         self.problem = "has not been checked yet"
         self.checked_at: float | None = None
@@ -51,7 +52,8 @@ class Upstream:
 
     def may_serve(self, now: float) -> bool:
         """May it get a request now?"""
-        return self.is_ready and not self.is_draining and not self.is_gone and self.breaker.allows(now)
+        is_used = not (self.is_draining or self.is_leaving or self.is_gone)
+        return self.is_ready and is_used and self.breaker.allows(now)
 
     def headers(self) -> dict[str, str]:
         """The headers that every request to it has."""
@@ -59,7 +61,7 @@ class Upstream:
 
     def describe(self, now: float) -> dict[str, Any]:
         """For GET /v1/upstreams."""
-        state = "draining" if self.is_draining else "ready" if self.is_ready else "not ready"
+        state = "draining" if self.is_draining or self.is_leaving else "ready" if self.is_ready else "not ready"
         return {
             "name": self.name,
             "url": self.spec.url,

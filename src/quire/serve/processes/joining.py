@@ -27,6 +27,7 @@ async def stay_joined(
     """Stay registered with the gateway of the settings, if there is one, until this server drains; then leave."""
     if config.join is None:
         return
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every heartbeat
     member = GatewayMember(config, url)
     beat_at = 0.0
     try:
@@ -36,7 +37,7 @@ async def stay_joined(
                 beat_at = now + await member.beat()
             await asyncio.sleep(POLL_SECONDS)
     finally:  # also if the server ends at once
-        await member.leave()
+        await asyncio.create_task(member.leave())  # a task of its own: this one may have been cancelled
 
 
 def has_loaded(status: ResidencyStatus) -> bool:

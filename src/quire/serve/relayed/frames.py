@@ -23,6 +23,7 @@ USAGE = "x-quire-usage"  # header of an answer that is no stream: prompt, cached
 DATA, END, FAILED = 0, 1, 2
 HEAD = Struct("<IIHB")
 MAX_TOKENS = 0xFFFF
+MAX_FRAME = 1 << 28  # bytes
 
 
 class Frame(NamedTuple):
@@ -62,12 +63,14 @@ class FrameReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Yield the frames that this piece completes."""
+        """Yield the frames that this piece completes. Raises ValueError if it is none."""
         if self._rest:
             data = self._rest + data
         at, size = 0, len(data)
         while size - at >= HEAD.size:
             num_payload, num_journal, num_tokens, kind = HEAD.unpack_from(data, at)
+            if num_payload + num_journal > MAX_FRAME or kind > FAILED:
+                raise ValueError(f"a frame of kind {kind} with {num_payload} and {num_journal} bytes")
             middle = at + HEAD.size + num_payload
             end = middle + num_journal
             if end > size:
