@@ -50,9 +50,9 @@ class RequestReader:
         endpoint = self._decoders.get(exchange.record.path)
         if isinstance(endpoint, GenerateEndpoint):
             request.ask = await self._threads.run(partial(_decode, endpoint, body), len(body), LARGE_BODY)
-        head = read_body_head(body, exchange.header("content-type") or "")
         request.num_tokens = len(body) // BYTES_PER_TOKEN
         if request.ask is None:
+            head = read_body_head(body, exchange.header("content-type") or "")
             request.model = request.named = head.model or head.name
             is_default = exchange.dialect.name == OLLAMA and isinstance(endpoint, GenerateEndpoint)
             request.streams = is_default if head.stream is None else head.stream
