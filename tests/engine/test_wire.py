@@ -16,6 +16,7 @@ from quire.engine.wire import KINDS, decode, encode
 from quire.observe.histogram import HistogramValue
 from quire.types import output
 from quire.types.errors import ContextTooLong, Overloaded, QuireError
+from quire.types.load import LoadReport
 from quire.types.request import (
     CacheKey,
     Constraint,
@@ -76,6 +77,10 @@ MESSAGES = [
     messages.Explained(4, 2, "evicted", 7, None, 1.5),
     messages.Changed(3),
     messages.Resized(12, 4),
+    messages.ReadEvents("e", 7, 2),
+    messages.CacheEvents("e", 7, 9, (1, 2), (("stored", b"d" * 16, b"p" * 16, b"tttt"), ("cleared", b"", b"", b""))),
+    messages.ReadLoad(),
+    LoadReport("e", 9, num_running=2, prompt_rate=0.5),
 ]
 
 

@@ -2,7 +2,8 @@
 
 A replica with the prefix wins as long as its queue costs less than computing the prefix elsewhere. Each request is
 decided alone, so a busy replica loses the requests that are served sooner elsewhere, and no others. A prefix in demand
-is then computed on a second replica, and its requests share the two.
+is then computed on a second replica, and its requests share the two. The time that computing a prompt takes from the
+other requests of a replica counts too: on a busy fleet a prefix is computed again only if it saves more than that.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from quire.gateway.estimate import Estimator, ReplicaTerms, estimate
 
 SIMILAR = 0.02  # estimates closer than this share count as equal
 SIMILAR_SECONDS = 0.002
-OTHERS_COST = 0.5  # of a second that each other request there waits, relative to one of this request
+OTHERS_COST = 1.0  # of a second that each other request there waits, relative to one of this request
 RECOMPUTE_COST = 1.1  # computing cached tokens again also evicts others: it must save a little more than it takes
 
 
