@@ -83,7 +83,7 @@ JOINS = {
     "gateway.health": (),
     "gateway.upstreams": ("gateway.http", "gateway.health", "gateway.yaml_nodes"),
     "gateway.accounts": ("serve.access",),
-    "gateway.relay": ("text", "serve.http", "serve.dialects", "serve.relayed", "gateway"),
+    "gateway.relay": ("text", "serve.http", "serve.access", "serve.dialects", "serve.relayed", "gateway"),
     "gateway.server": ("serve", "gateway"),
     "gateway": ("store", "engine.client", "engine.launch"),
     "report": (),

@@ -239,3 +239,18 @@ def test_without_the_extra_the_setting_says_what_to_install(tmp_path):
     )
     assert done.returncode == 1 and 'pip install ".[otel]"' in done.stderr and "Traceback" not in done.stderr
     assert "Listening" not in done.stderr
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("caller", ["", f"00-{TRACE}-{SPAN}-01"])
+def test_a_span_whose_ids_other_servers_have_already_keeps_them(caller):
+    exporter = InMemorySpanExporter()
+    traces = Traces(exporter)
+    own = (TRACE, "00f067aa0ba902b7")
+    record = Record("r", "POST", "/v1/chat/completions", "openai", 1.0, 1.0, traceparent=caller, span=own, ended=2.0)
+    traces(record)
+    traces(Record("s", "POST", "/v1/chat/completions", "openai", 1.0, 1.0, ended=2.0))
+    traces.close()
+    first, second = exporter.get_finished_spans()
+    assert (format(first.context.trace_id, "032x"), format(first.context.span_id, "016x")) == own
+    assert second.context.trace_id != first.context.trace_id and second.context.span_id != first.context.span_id

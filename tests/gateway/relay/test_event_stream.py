@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from quire.gateway.relay.body_head import read_head, usage_in, with_model
+from quire.gateway.relay.body_head import read_body_head, usage_in, with_model
 from quire.gateway.relay.event_stream import EventStream, text_of
 from quire.gateway.relay.text_resume import ContinuedEvents
 from quire.serve.relayed.frames import DATA, END, FrameReader, RelayedUsage, encode_frame
@@ -88,10 +88,10 @@ def test_usage_is_found_in_every_dialect(answer, usage):
 
 
 def test_the_model_is_found_in_json_and_in_forms():
-    assert read_head(b'{"x": [1], "model": "m", "stream": true}', "application/json").model == "m"
+    assert read_body_head(b'{"x": [1], "model": "m", "stream": true}', "application/json").model == "m"
     form = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper\r\n--x\r\n'
-    assert read_head(form, "multipart/form-data; boundary=x").model == "whisper"
-    assert read_head(b"\xff", "application/json").model == "" and read_head(b"", "").model == ""
+    assert read_body_head(form, "multipart/form-data; boundary=x").model == "whisper"
+    assert read_body_head(b"\xff", "application/json").model == "" and read_body_head(b"", "").model == ""
 
 
 def test_the_model_of_a_body_is_replaced():

@@ -45,6 +45,11 @@ class AuditLog:
                     f"The audit log {path} cannot be opened: {error.strerror}.", field="audit_log"
                 ) from None
 
+    @property
+    def is_open(self) -> bool:
+        """Is there a file?"""
+        return self._file is not None
+
     def write(self, entry: AuditEntry) -> None:
         """Append a line."""
         if self._file is not None:

@@ -127,7 +127,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers = {}
         self.num_requests += 1
-        self._transport.writelines(parts)
+        self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
         return self._response
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ async def send_request(upstream: Upstream, request: RelayedRequest, progress: An
     if upstream.is_quire and not continues_text:
         headers, body = quire_message(request, progress)
     else:
-        headers = request.headers() | ({CLIENT: request.client().header()} if upstream.is_quire else {})
+        headers = request.headers() | ({CLIENT: request.client_header()} if upstream.is_quire else {})
         body = continued_body(request, progress) if continues_text else request.body
         if request.is_renamed:
             body = with_model(body, request.model)

@@ -26,7 +26,7 @@ class BodyHead(msgspec.Struct):
 _decoder = msgspec.json.Decoder(BodyHead)
 
 
-def read_head(body: bytes, content_type: str) -> BodyHead:
+def read_body_head(body: bytes, content_type: str) -> BodyHead:
     """Read the fields. A body that is neither JSON nor a form has none: the upstream refuses it."""
     if content_type.startswith("multipart/"):
         found = PART.search(body[:MAX_SEARCHED]) or PART.search(body[-MAX_SEARCHED:])

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from quire.gateway.relay.balance import BYTES_PER_TOKEN
-from quire.gateway.relay.body_head import read_head
+from quire.gateway.relay.body_head import read_body_head
 from quire.gateway.relay.request import RelayedRequest
 from quire.gateway.relay.texts import ModelTexts
 from quire.serve.dialects.body import ignore_unknown_fields
@@ -50,9 +50,9 @@ class RequestReader:
         endpoint = self._decoders.get(exchange.record.path)
         if isinstance(endpoint, GenerateEndpoint):
             request.ask = await self._threads.run(partial(_decode, endpoint, body), len(body), LARGE_BODY)
-        head = read_head(body, exchange.header("content-type") or "")
         request.num_tokens = len(body) // BYTES_PER_TOKEN
         if request.ask is None:
+            head = read_body_head(body, exchange.header("content-type") or "")
             request.model = request.named = head.model or head.name
             is_default = exchange.dialect.name == OLLAMA and isinstance(endpoint, GenerateEndpoint)
             request.streams = is_default if head.stream is None else head.stream

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 
 from quire.gateway.relay.body_head import with_model
+from quire.gateway.relay.ids import new_id
+from quire.serve.access.keys import ApiKey
 from quire.serve.http.exchange import Exchange
 from quire.serve.relayed.note import CLIENT, NOTE, RelayedClient, RelayNote, encode_note
 from quire.text.prompts import Prompt
@@ -59,18 +61,16 @@ class RelayedRequest:
             found["traceparent"] = self.traceparent
         return found
 
-    def client(self) -> RelayedClient:
+    def client_header(self) -> str:
         """The client, for Quire upstreams."""
-        key = self.exchange.key
-        salt = key.name if key.salt is None else key.salt
-        return RelayedClient(key.name, salt, key.priority, key.weight, key.max_n)
+        return _client_header(self.exchange.key)
 
 
 @dataclass(slots=True)
 class AnswerProgress:
     """What the client has received of a streamed answer."""
 
-    reply_id: str = field(default_factory=lambda: secrets.token_hex(12))
+    reply_id: str = field(default_factory=partial(new_id, 12))
     created: float = field(default_factory=time.time)
     started: float = field(default_factory=time.monotonic)
     is_begun: bool = False  # the client has a part of the body
@@ -95,9 +95,15 @@ class AnswerProgress:
         )
 
 
+@lru_cache(1024)
+def _client_header(key: ApiKey) -> str:
+    salt = key.name if key.salt is None else key.salt
+    return RelayedClient(key.name, salt, key.priority, key.weight, key.max_n).header()
+
+
 def quire_message(request: RelayedRequest, progress: AnswerProgress) -> tuple[dict[str, str], bytes]:
     """Headers and body for a Quire upstream. Requests that generate text have a note behind the body."""
-    headers, body = request.headers() | {CLIENT: request.client().header()}, request.body
+    headers, body = request.headers() | {CLIENT: request.client_header()}, request.body
     if request.ask is None:
         return headers, with_model(body, request.model) if body and request.is_renamed else body
     headers[NOTE] = str(len(body))

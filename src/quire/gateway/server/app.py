@@ -10,7 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.gateway.relay.errors import NotAtGateway
-from quire.gateway.server.lists import list_models
+from quire.gateway.server.lists import list_fleet_models
 from quire.gateway.server.own import GATEWAY_ROUTES
 from quire.gateway.server.relaying import relay_request
 from quire.gateway.server.service import GatewayService
@@ -96,7 +96,7 @@ class GatewayApp:
         elif path in self._methods:
             raise WrongMethod(method, ", ".join(self._methods[path]))
         elif method == "GET" and path in self._lists:
-            await list_models(self._service, exchange)
+            await list_fleet_models(self._service, exchange)
         elif path.startswith(self._changes) or path in NOT_RELAYED:
             raise NotAtGateway(path)
         elif path.startswith(RELAYED):

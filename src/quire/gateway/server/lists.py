@@ -17,7 +17,7 @@ PASSED = ("anthropic-version", "accept")
 LISTS, NAMES = ("data", "models"), ("id", "name", "model")
 
 
-async def list_models(service: GatewayService, exchange: Exchange) -> None:
+async def list_fleet_models(service: GatewayService, exchange: Exchange) -> None:
     """The models of all upstreams, and the aliases."""
     asked = [each for each in service.upstreams if each.is_ready and each.speaks(exchange.dialect.name)]
     answers = await asyncio.gather(*(_ask(upstream, exchange) for upstream in asked))

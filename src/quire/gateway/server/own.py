@@ -54,17 +54,17 @@ class GatewayRoute(NamedTuple):
     needs_key: bool = True
 
 
-async def root(service: GatewayService, exchange: Exchange) -> None:
+async def gateway_root(service: GatewayService, exchange: Exchange) -> None:
     """The gateway is running."""
     await exchange.respond(b"Quire is running", "text/plain")
 
 
-async def health(service: GatewayService, exchange: Exchange) -> None:
+async def gateway_health(service: GatewayService, exchange: Exchange) -> None:
     """The process is alive."""
     await exchange.respond(b'{"status":"ok"}')
 
 
-async def ready(service: GatewayService, exchange: Exchange) -> None:
+async def gateway_ready(service: GatewayService, exchange: Exchange) -> None:
     """An upstream can answer."""
     if service.is_draining:
         raise ShuttingDown
@@ -74,12 +74,12 @@ async def ready(service: GatewayService, exchange: Exchange) -> None:
     await exchange.respond(b'{"status":"ready"}')
 
 
-async def show_version(service: GatewayService, exchange: Exchange) -> None:
+async def gateway_version(service: GatewayService, exchange: Exchange) -> None:
     """The version of Quire."""
     await exchange.respond(msgspec.json.encode({"version": __version__}))
 
 
-async def metrics(service: GatewayService, exchange: Exchange) -> None:
+async def gateway_metrics(service: GatewayService, exchange: Exchange) -> None:
     """Metrics of the gateway; engines have their own."""
     if service.config.serve.metrics_for == "admins":
         require_admin(exchange)
@@ -102,20 +102,20 @@ async def show_upstreams(service: GatewayService, exchange: Exchange) -> None:
     await exchange.respond(msgspec.json.encode(reply))
 
 
-async def join(service: GatewayService, exchange: Exchange) -> None:
+async def join_fleet(service: GatewayService, exchange: Exchange) -> None:
     """Register a server, or renew its registration."""
     registration = await _registration(service, exchange)
     name = service.joined.join(registration, time.monotonic())
     await exchange.respond(msgspec.json.encode({"name": name, "seconds": service.config.gateway.join_seconds}))
 
 
-async def leave(service: GatewayService, exchange: Exchange) -> None:
+async def leave_fleet(service: GatewayService, exchange: Exchange) -> None:
     """A registered server is about to end: send it no more requests."""
     is_known = service.joined.leave(await _registration(service, exchange))
     await exchange.respond(msgspec.json.encode({"known": is_known}))
 
 
-async def drain(service: GatewayService, exchange: Exchange) -> None:
+async def drain_upstream(service: GatewayService, exchange: Exchange) -> None:
     """Send no more requests to an upstream, or send them again."""
     require_admin(exchange)
     body = read_body(await exchange.body(MAX_BODY, service.config.serve.body_seconds), DrainBody)
@@ -134,7 +134,7 @@ async def show_spend(service: GatewayService, exchange: Exchange) -> None:
     await exchange.respond(msgspec.json.encode({"keys": service.ledger.report(keys, time.time())}))
 
 
-async def explain(service: GatewayService, exchange: Exchange) -> None:
+async def explain_fleet(service: GatewayService, exchange: Exchange) -> None:
     """Where a prompt would go and why, with an estimate for every upstream."""
     serve = service.config.serve
     data = await exchange.body(int(serve.max_body_mb * 1e6), serve.body_seconds)
@@ -177,7 +177,7 @@ def _estimate(service: GatewayService, name: str, estimate: BalancerChoice | Non
     }
 
 
-async def cache_stats(service: GatewayService, exchange: Exchange) -> None:
+async def fleet_cache_stats(service: GatewayService, exchange: Exchange) -> None:
     """The cache of every Quire upstream."""
     require_admin(exchange)
     asked = [each for each in service.upstreams if each.is_quire and each.is_ready]
@@ -186,7 +186,7 @@ async def cache_stats(service: GatewayService, exchange: Exchange) -> None:
     await exchange.respond(msgspec.json.encode({"upstreams": shown}))
 
 
-async def flush(service: GatewayService, exchange: Exchange) -> None:
+async def flush_fleet(service: GatewayService, exchange: Exchange) -> None:
     """Flush the cache of every Quire upstream."""
     require_admin(exchange)
     body = await exchange.body(MAX_BODY, service.config.serve.body_seconds)
@@ -226,17 +226,17 @@ def _is_loopback(host: str) -> bool:
 
 
 GATEWAY_ROUTES = (
-    GatewayRoute("GET", "/", root),
-    GatewayRoute("GET", "/health", health, needs_key=False),
-    GatewayRoute("GET", "/ready", ready, needs_key=False),
-    GatewayRoute("GET", "/version", show_version),
-    GatewayRoute("GET", "/metrics", metrics),
+    GatewayRoute("GET", "/", gateway_root),
+    GatewayRoute("GET", "/health", gateway_health, needs_key=False),
+    GatewayRoute("GET", "/ready", gateway_ready, needs_key=False),
+    GatewayRoute("GET", "/version", gateway_version),
+    GatewayRoute("GET", "/metrics", gateway_metrics),
     GatewayRoute("GET", "/v1/upstreams", show_upstreams),
-    GatewayRoute("POST", "/v1/upstreams/join", join),
-    GatewayRoute("POST", "/v1/upstreams/leave", leave),
-    GatewayRoute("POST", "/v1/upstreams/drain", drain),
+    GatewayRoute("POST", "/v1/upstreams/join", join_fleet),
+    GatewayRoute("POST", "/v1/upstreams/leave", leave_fleet),
+    GatewayRoute("POST", "/v1/upstreams/drain", drain_upstream),
     GatewayRoute("GET", "/v1/spend", show_spend),
-    GatewayRoute("POST", "/v1/cache/explain", explain),
-    GatewayRoute("GET", "/v1/cache", cache_stats),
-    GatewayRoute("POST", "/v1/cache/flush", flush),
+    GatewayRoute("POST", "/v1/cache/explain", explain_fleet),
+    GatewayRoute("GET", "/v1/cache", fleet_cache_stats),
+    GatewayRoute("POST", "/v1/cache/flush", flush_fleet),
 )

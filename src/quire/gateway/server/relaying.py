@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from quire.gateway.accounts.audit import AuditEntry
 from quire.gateway.accounts.ledger import Spend
+from quire.gateway.relay.ids import new_id
 from quire.gateway.relay.relay import RelayOutcome
 from quire.gateway.relay.request import RelayedRequest
 from quire.gateway.server.service import GatewayService
@@ -97,6 +97,8 @@ def _account(service: GatewayService, request: RelayedRequest, outcome: RelayOut
         service.quotas.charge(exchange.key, usage.prompt + usage.output)
         spend = Spend(1, usage.prompt, usage.cached, usage.output, money)
         service.ledger.add(exchange.key.name, request.model, spend, time.time())
+    if not service.audit.is_open:
+        return
     service.audit.write(
         AuditEntry(
             round(record.at, 3),
@@ -124,8 +126,8 @@ def start_span(record: Record) -> str:
     version, _, rest = record.traceparent.partition("-")
     parts = rest.split("-")
     is_valid = version == "00" and len(parts) == 3 and len(parts[0]) == 32 and len(parts[1]) == 16
-    trace, flags = (parts[0], parts[2]) if is_valid else (secrets.token_hex(16), "01")
-    record.span = (trace, secrets.token_hex(8))
+    trace, flags = (parts[0], parts[2]) if is_valid else (new_id(16), "01")
+    record.span = (trace, new_id(8))
     return f"00-{trace}-{record.span[1]}-{flags}"
 
 
