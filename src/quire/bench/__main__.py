@@ -19,6 +19,7 @@ COMMANDS = {  # name -> module
     "cpu-hybrid": "quire.bench.cpu_hybrid",
     "cpu-large": "quire.bench.cpu_large",
     "cpu-threads": "quire.bench.cpu_threads",
+    "embed": "quire.bench.embed",
     "front": "quire.bench.front",
     "relay": "quire.bench.relay",
     "models": "quire.bench.models",

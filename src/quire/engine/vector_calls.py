@@ -17,7 +17,7 @@ from quire.engine.client import Client
 from quire.engine.messages import Failed, News, Ready
 from quire.engine.offline import QueueSlots
 from quire.text.model_text import ModelText
-from quire.text.vectors import EncodedText, ModelFacts, encode_texts, finish_vectors
+from quire.text.vectors import EncodedText, VectorFacts, encode_texts, finish_vectors
 from quire.types.kinds import RequestKind
 from quire.types.output import Finished
 from quire.types.request import GenerateRequest, SamplingParams
@@ -63,7 +63,7 @@ class PairScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Classification:
+class TextClasses:
     """The probability of each class."""
 
     label: str  # the most likely one
@@ -110,14 +110,14 @@ class VectorCalls:
         answer = answer_vectors(self._model, _truncated(ask, truncate))
         return [PairScore(float(row[0]), count) for row, count in zip(*answer[:2], strict=True)]
 
-    def classify(self, texts: Any, *, truncate: bool = False) -> list[Classification]:
+    def classify(self, texts: Any, *, truncate: bool = False) -> list[TextClasses]:
         """Return the probability of each class for each text."""
         ask = VectorRequest("", RequestKind.CLASSIFY, _texts("texts", texts))
         answer = answer_vectors(self._model, _truncated(ask, truncate))
         found = []
         for row, count in zip(answer.vectors, answer.num_tokens, strict=True):
             best = max(range(len(row)), key=row.__getitem__)
-            found.append(Classification(answer.labels[best], dict(zip(answer.labels, row, strict=True)), count))
+            found.append(TextClasses(answer.labels[best], dict(zip(answer.labels, row, strict=True)), count))
         return found
 
 
@@ -128,9 +128,9 @@ def answer_vectors(model: HasVectors, ask: VectorRequest) -> VectorAnswer:
     return finish_vectors(ask, numbers, encoded, model.model_text.embedding)
 
 
-def _facts(ready: Ready) -> ModelFacts:
+def _facts(ready: Ready) -> VectorFacts:
     """What the engine has said about its model."""
-    return ModelFacts(ready.kinds, ready.max_context, ready.vector_size)
+    return VectorFacts(ready.kinds, ready.max_context, ready.vector_size)
 
 
 def _request(each: EncodedText) -> GenerateRequest:

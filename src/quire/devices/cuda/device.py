@@ -24,6 +24,7 @@ from quire.types.errors import StepFailed
 from . import ACTIVATIONS, FACTS
 from .attention import AttendCache
 from .caches import Caches
+from .encoder import CudaEncoder
 from .expert_placement import HostChoice
 from .experts import Route
 from .extra_rows import RowBuffers
@@ -69,13 +70,14 @@ class CudaDevice:
 
     def lower(
         self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions = DEFAULT_OPTIONS
-    ) -> CudaProgram:
+    ) -> CudaProgram | CudaEncoder:
         """Place the weights, measure a step of the largest size, and fill the remaining memory with KV blocks.
 
         limits.num_blocks of 0 means as many blocks as fit.
         """
         formats = {name: weight.format for name, weight in weights.items()}
         FACTS.check(limits.kv_dtype, formats, options.quantize)
+        _refuse_pooling(graph)
         device = self._device()
         is_fixed = options.deterministic
         dtype = DTYPES[options.dtype or ACTIVATIONS]
@@ -91,6 +93,8 @@ class CudaDevice:
         rows = RowBuffers.of(graph, limits.max_tokens, dtype, device)
         caches = _caches(graph, limits, probe, device)
         lowering = Lowering(graph, placer, caches, _positions(limits), _chunk(is_fixed), rows)
+        if "logits" not in graph.outputs and not graph.caches:
+            return CudaEncoder(lowering.walk(), graph.output.id, device)
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         captures = options.captures and device.type == "cuda"
         instructions = lowering.walk()
@@ -184,6 +188,15 @@ def _variants(instructions: list[Instruction], caches: Caches, is_fixed: bool) -
     """Return the variants of a program beside its instructions. In deterministic mode there are none."""
     few_rows = None if is_fixed else FewRows.of(instructions, caches)
     return () if few_rows is None else (few_rows,)
+
+
+def _refuse_pooling(graph: Graph) -> None:
+    """Raise if a model with a KV cache is to pool."""
+    if graph.caches and not graph.outputs.keys() <= {"logits"}:
+        raise DeviceUnavailable(
+            "On a GPU, a model that generates text cannot embed or classify yet: leave pooling out, or run it on the "
+            "CPU (--device cpu)."
+        )
 
 
 def _compile(program: CudaProgram, limits: Limits) -> None:

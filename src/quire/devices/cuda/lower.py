@@ -35,6 +35,7 @@ from quire.ops.cache import Latent
 
 from .attention import lower_attention, lower_bidirectional, terms_of
 from .caches import Caches
+from .encoder import EmbedTypes, Pool
 from .expert_tiles import ExpertTiles
 from .experts import lower_experts, lower_route
 from .extra_rows import Concatenate, ReadFeatures, RowBuffers, StoreHidden
@@ -164,6 +165,14 @@ def _concat(lowering: Lowering, node: Node) -> Instruction:
 
 def _embed_positions(lowering: Lowering, node: Node) -> Instruction:
     return EmbedPositions(lowering.placer.table(name_of(node, "table")), node.attrs["offset"], node.output.id)
+
+
+def _embed_types(lowering: Lowering, node: Node) -> Instruction:
+    return EmbedTypes(lowering.placer.table(name_of(node, "table")), node.output.id)
+
+
+def _pool(lowering: Lowering, node: Node) -> Instruction:
+    return Pool(node.inputs[0].id, node.output.id, torch.float32 if lowering.is_float32(node.output) else None)
 
 
 def _select(lowering: Lowering, node: Node) -> Instruction:
@@ -338,6 +347,8 @@ EMIT: dict[str, Emit] = {
     "embed_positions": _embed_positions,
     "features": _features,
     "concat": _concat,
+    "embed_types": _embed_types,
+    "pool": _pool,
     "select": _select,
     "rms_norm": _norm,
     "layer_norm": _norm,
