@@ -29,6 +29,7 @@ COMMANDS = {  # name -> module
     "experts": "quire.bench.experts",
     "states": "quire.bench.states",
     "speculate": "quire.bench.speculate",
+    "speech": "quire.bench.speech",
 }
 LLAMA_CPP = ("llama.cpp",)
 PEERS = {  # command -> the engines that it can measure beside ours
@@ -43,7 +44,9 @@ SECTIONS = {  # command -> the parts of it that can be run alone
     "cpu-hybrid": ("formats", "streams"),
 }
 # Commands that parse the rest of the command line.
-PARSE_REST = {"cpu-large", "gpu", "tune", "gpu-accuracy", "latent", "experts", "states", "speculate", "speculate-gpu"}
+PARSE_REST = {
+    *("cpu-large", "gpu", "tune", "gpu-accuracy", "latent", "experts", "states", "speculate", "speculate-gpu", "speech")
+}
 
 
 NONE = "none"

@@ -16,6 +16,7 @@ from quire.types.vllm_words import answer_to_flag
 COMMANDS = {  # module and function of each command, in the order of the help page
     "run": ("quire.cli.commands.run", "run"),
     "serve": ("quire.cli.commands.serve", "serve"),
+    "transcribe": ("quire.cli.commands.transcribe", "transcribe"),
     "key": ("quire.cli.commands.key", "key"),
     "pull": ("quire.cli.commands.pull", "pull"),
     "push": ("quire.cli.commands.push", "push"),

@@ -148,9 +148,8 @@ class Graph:
         """Multiply x with a weight, and add its bias if the checkpoint has one."""
         return self.draw(linear.linear, {"x": x}, {"weight": weight, "bias": self._bias(weight)})
 
-    def rope(
-        self, x: Value, frequencies: str, *, head_dim: int, scaling: float = 1.0, interleaved: bool = False
-    ) -> Value:
+    def rope(self, x: Value, frequencies: str, *, head_dim: int, scaling: float = 1.0,
+             interleaved: bool = False) -> Value:  # fmt: skip
         """Rotate every head of x by its token's position."""
         attrs = {"head_dim": head_dim, "scaling": scaling, "interleaved": interleaved}
         return self.draw(rope.rope, {"x": x}, {"frequencies": frequencies}, **attrs)
@@ -277,9 +276,11 @@ class Graph:
     def logits(self, x: Value, head: str, *, factor: float = 1.0, cap: float | None = None) -> Value:
         """Compute the logits of the tokens in `logits_at`, the scores or vectors of the step's `pools`, or both."""
         if self.pools:
-            self.outputs["pooled"] = vectors = self.draw(pool.pool, {"x": x}, {})
+            vectors = self.draw(pool.pool, {"x": x}, {})
+            out = self.linear(vectors, "score") if "score" in self.shapes else vectors
+            self.outputs["pooled" if out is vectors else "scores"] = out
             if head not in self.shapes:
-                return vectors
+                return out
         chosen = self.draw(select.select, {"x": x}, {})
         out = self.softcap(self.scale(self.linear(chosen, head), factor), cap)
         self.outputs["logits"] = out

@@ -44,7 +44,7 @@ def bert_head(pooler: str, score: str) -> dict[str, TensorName]:
 
 def encode_tokens(g: Graph, c: EncoderConfig, **extras: Any) -> Value:
     """The vectors of all tokens. `extras`: of attention."""
-    x = embed_texts(g, c)
+    x = embed_texts(g, c, has_types=c.num_types > 0)
     for layer in g.layers(c.num_layers):
         qkv = (g.linear(x, layer["attn.q"]), g.linear(x, layer["attn.k"]), g.linear(x, layer["attn.v"]))
         mixed = attend_all(g, c, qkv, **extras)

@@ -60,6 +60,7 @@ class ModelConfig:
     biased: frozenset[str] = frozenset()  # words of linears whose bias config.json declares
     alibi: float = 0.0  # factor of the slopes by which scores fall with the distance (SLOPES); 0: they do not
     activation: str = "silu"  # of the feed-forward block, where the architecture reads it
+    num_labels: int = 1  # of a head of classes
     init_std: float = 0.02  # standard deviation of the weights before training
     extra_layers: int = 0  # behind the last one, for drafting further tokens (MTP); they are not drawn
     quantization: Quantization | None = None  # of safetensors; GGUF says it tensor by tensor
@@ -103,6 +104,7 @@ class ModelConfig:
             "q": self.num_heads * self.head_dim,
             "kv": self.num_kv_heads * self.head_dim,
             "positions": self.max_context,
+            "labels": self.num_labels,
         }
 
 
@@ -141,11 +143,18 @@ def _from_config_json(given: Metadata, keys: KeySet, kind: type[ModelConfig]) ->
         "eos_ids": c.token_ids("eos_token_id"),
         "biased": _biased(c, keys),
         "activation": _activation(c),
+        "num_labels": _num_labels(given),
         "init_std": c.fraction("initializer_range", 0.02),
         "extra_layers": c.integer_or_none("num_nextn_predict_layers") or 0,
         "quantization": read_quantization(c.mapping("quantization_config")),
     }
     return kind.read(base, c, is_gguf=False)
+
+
+def _num_labels(given: Metadata) -> int:
+    """The number of classes: of their names, or as given; by default 2."""
+    named, count = given.get("id2label"), given.get("num_labels")
+    return len(named) if isinstance(named, Mapping) and named else count if isinstance(count, int) and count > 0 else 2
 
 
 def _num_listed(given: Metadata, keys: KeySet) -> int | None:

@@ -17,14 +17,13 @@ from quire.types.kinds import PoolKind
 
 HIDDEN = ("hidden",)
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "gradient_checkpointing")
-LABELS = ("num_labels", "id2label")
 ENCODER_CONFIG = KeySet(
     read=frozenset({
         "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "max_position_embeddings", "type_vocab_size", "hidden_act", "rms_norm_eps", "initializer_range",
-        "pad_token_id", *LABELS,
+        "pad_token_id",
     }),
-    harmless=BASE_HARMLESS.difference(("pad_token_id", *LABELS)) | {
+    harmless=BASE_HARMLESS.difference(("pad_token_id",)) | {
         *DROPOUTS, "eos_token_id", "cls_token_id", "sep_token_id", "tie_word_embeddings",  # there is no language head
         "sentence_transformers",  # how a cross-encoder turns scores into probabilities: the text side reads it
     },
@@ -36,26 +35,25 @@ ENCODER_CONFIG = KeySet(
 ENCODER_GGUF = KeySet(
     read=frozenset({
         "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
-        "attention.layer_norm_epsilon", "classifier.output_labels",
+        "attention.layer_norm_epsilon", "type_count",
     }),
     harmless=frozenset({"vocab_size", "pooling_type", "classifier.type"}),  # embedding.py reads how it is pooled
     fixed={"attention.causal": (False,)},
-    defaults={"hidden_act": "gelu"},
+    defaults={"hidden_act": "gelu", "type_count": 2},
     is_closed=True,
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderConfig(ModelConfig):
-    """With types of tokens, the row of the first position, and the number of classes."""
+    """With types of tokens, and the row of the first position."""
 
     num_types: int
     first_position: int = 0  # row of the table of positions: RoBERTa begins behind the padding token's
-    num_labels: int = 0
 
     @classmethod
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
-        return cls(**base, **encoder_numbers(values, is_gguf))
+        return cls(**base, num_types=num_types(values, is_gguf))
 
     @property
     def classifier_pool(self) -> PoolKind:
@@ -65,7 +63,7 @@ class EncoderConfig(ModelConfig):
     def sizes(self, layer: int | None = None) -> dict[str, int]:
         """With the rows of the tables."""
         rows = {"positions": self.max_context + self.first_position, "types": self.num_types}
-        return ModelConfig.sizes(self, layer) | rows | {"labels": self.num_labels}
+        return ModelConfig.sizes(self, layer) | rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +74,12 @@ class AfterPaddingConfig(EncoderConfig):
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
         first = 0 if is_gguf else values.integer("pad_token_id") + 1
         base["max_context"] -= first
-        return cls(**base, **encoder_numbers(values, is_gguf), first_position=first)
+        return cls(**base, num_types=num_types(values, is_gguf), first_position=first)
 
 
-def encoder_numbers(values: Values, is_gguf: bool) -> dict[str, Any]:
-    """What encoders have beside other models. GGUF files have as many types as the table has rows."""
-    if is_gguf:
-        return {"num_types": values.integer_or_none("type_count") or 0, "num_labels": 1}
-    num_labels = values.size_or_none("num_labels") or len(values.mapping("id2label")) or 2
-    return {"num_types": values.integer_or_none("type_vocab_size") or 0, "num_labels": num_labels}
+def num_types(values: Values, is_gguf: bool) -> int:
+    """The number of types of tokens. GGUF files have the two of BERT, or say another number."""
+    return values.integer_or_none("type_count" if is_gguf else "type_vocab_size") or 0
 
 
 # --- drawing

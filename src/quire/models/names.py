@@ -209,7 +209,7 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
     is_mxfp4 = config.quantization is not None and config.quantization.kind == MXFP4
     blocks = [key for key in names.layouts if key.endswith("_blocks")]
     names = names.in_layout_of(container, blocks if container == "dummy" and is_mxfp4 else tensors)
-    if config.tied:
+    if config.tied and "head" in names.entries:
         both = (_first(container, names, word) for word in ("embed", "head"))
         tensors, tied = tie(tensors, *both)
         config = replace(config, tied=tied)
@@ -225,7 +225,7 @@ def bind_weights(checkpoint: CheckpointSource, config: ModelConfig, names: Names
         raise BadCheckpoint(f"The checkpoint has {_summary(unknown)} that this architecture does not use.")
     shapes, found = _stored_shapes(expected), [each for each in expected if each.tensor in tensors]
     weights = {each.name: _handle(each, tensors[each.tensor], shapes[each.tensor]) for each in found}
-    if config.tied:
+    if config.tied and "head" in names.entries:
         weights["head"] = weights["embed"]
     return weights
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from quire.models.errors import BadCheckpoint, UnsupportedModel
 from quire.models.keys import ConfigKeys, KeySet
 from quire.models.missing import REASONS
 from quire.models.moe import MoeConfig
-from quire.models.names import Names, bind_weights
+from quire.models.names import Names, TensorName, bind_weights
 from quire.models.source import SourceModel
 from quire.models.values import MAX_SHOWN, Values, brief
 
@@ -38,6 +39,7 @@ class Architecture:
 
 
 _ARCHITECTURES: dict[str, Architecture] = {}
+_FAMILY = re.compile(r"(Model|ForSequenceClassification)$")
 
 
 def architecture(
@@ -95,12 +97,21 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
     for name in named:
         if name in by_name:
             return _agreeing(by_name[name], metadata)
+        if (decoder := by_name.get(f"{_FAMILY.sub('', name)}ForCausalLM")) is not None and _FAMILY.search(name):
+            return _agreeing(_with_other_head(decoder, name), metadata)
     reason = next((f": {REASONS[name]}" for name in named if name in REASONS), "")
     advice = f"{_advice_on_text_model(metadata.get('text_config'))}{_advice_on_relatives(checkpoint)}"
     raise UnsupportedModel(
         f"The architecture {', '.join(named)[:MAX_SHOWN]} is not supported{reason}. Supported in "
         f"{checkpoint.container} files are: {', '.join(sorted(by_name))}.{advice}"
     )
+
+
+def _with_other_head(decoder: Architecture, name: str) -> Architecture:
+    """A decoder without its head, or with one of classes."""
+    score = TensorName("score", None, ("labels", "hidden"))
+    head: dict[str, TensorName | None] = {"head": None} | ({} if name.endswith("Model") else {"score": score})
+    return replace(decoder, name=name, names=decoder.names.but(head), alias_of=decoder.name)
 
 
 def by_gguf_name(*, has_experts: bool) -> dict[str, Architecture]:
@@ -174,7 +185,7 @@ def _refuse_custom_code(auto_map: Any, names: list[str]) -> None:
     """
     entries = auto_map if isinstance(auto_map, Mapping) else {"AutoModel": auto_map} if auto_map else {}
     models = {str(key): str(entries[key]) for key in entries if str(key).startswith(("AutoModel", "AutoConfig"))}
-    if models and models.get("AutoModelForCausalLM", "").rpartition(".")[2] not in names:
+    if models and not {entry.rpartition(".")[2] for entry in models.values()} & set(names):
         raise UnsupportedModel(
             f"config.json has auto_map = {brief(auto_map)}: the model needs its own code, which Quire does not run. If "
             "the architecture's standard code is right for this model, remove auto_map."
