@@ -50,7 +50,7 @@ def main(arguments: Namespace) -> None:
         except ImportError as error:
             print(f"{PEER} is not installed ({error.name}): pip install faster-whisper transformers torch")
     rows = [[name, f"{seconds:.2f}", f"{options.seconds / seconds:.1f}"] for name, seconds in times.items()]
-    print(align_columns([["engine", "s", "times real time"], *rows]))
+    print(align_columns(["engine", "s", "times real time"], rows))
     if PEER in times:
         print(f"{times[PEER] / times['quire']:.2f} times as fast as {PEER}; the goal is {GOAL}")
 

@@ -36,6 +36,7 @@ pytestmark = pytest.mark.device
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 ELSEWHERE = {"attention", "attention_shared", "attention_latent", "attention_bidirectional", "qkv_attention"}
 ELSEWHERE |= {"short_conv", "delta_rule", "state_scan", "activated_short_conv", "gated_delta_rule"}
+ELSEWHERE |= {"attention_source", "input_features", "shift_tokens"}  # of encoder-decoders, which run on the CPU alone
 ROUTED = {"weights": torch.float32, "chosen": torch.int32}  # inputs that route makes, in any number format
 NUM_POSITIONS = 4096
 MAX_INTERPRETED = 8  # tokens of an example in the interpreter

@@ -21,6 +21,7 @@ FACTS = DeviceFacts(
         **dict.fromkeys(TO_F32, "f32"),
     },
     plan="quire.devices.cpu.plan",
+    reads_sources=True,
     frees_windows=True,
     fused_ops=frozenset(
         {"linear_split", "gated_linear", "activated_linear", "linear_add", "head", "activated_short_conv"}
