@@ -43,6 +43,7 @@ CASES = {
     "bert-masked": EncoderCase("BertForMaskedLM"),
     "bert-classifier": EncoderCase("BertForSequenceClassification", LABELS),
     "roberta": EncoderCase("RobertaModel"),
+    "roberta-classifier": EncoderCase("RobertaForSequenceClassification", LABELS),
     "xlm-roberta": EncoderCase("XLMRobertaModel", {"type_vocab_size": 1}, "cls"),
     "xlm-roberta-classifier": EncoderCase("XLMRobertaForSequenceClassification", {"num_labels": 1}),
     "distilbert": EncoderCase("DistilBertModel", {}, "mean", DISTIL),

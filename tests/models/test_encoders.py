@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from quire import LLM
 from quire.graph.interpret import Interpreter
-from quire.models.draw import draw
+from quire.models.draw import DrawnModel, draw
 from quire.models.errors import UnsupportedModel
 from quire.ops.batch import Batch, RowPart
+from quire.runner.pooling import whole_pools
 from quire.types.kinds import RequestKind
 from quire.weights.checkpoint import open_checkpoint
 from tests.models.encoders import CASES, CLASSIFIERS, make_encoder, some_ids
+from tests.models.toys import ENCODERS
 
 pytestmark = pytest.mark.device
 LENGTHS = (1, 2, 19, 130)
@@ -25,6 +29,11 @@ def cosine(one: np.ndarray, other: np.ndarray) -> float:
 def assert_alike(actual: np.ndarray, expected: np.ndarray) -> None:
     assert cosine(actual.astype(np.float64), expected.astype(np.float64)) >= 0.99999
     assert np.abs(actual - expected).max() <= 1e-4 * max(1.0, np.abs(expected).max())
+
+
+@pytest.mark.parametrize("arch", ENCODERS, ids=lambda arch: arch.name)
+def test_every_encoder_has_a_case(arch):
+    assert arch.name in {case.kind for case in CASES.values()}, "add it to tests/models/encoders.py"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -52,17 +61,19 @@ def test_a_text_has_the_same_bits_alone_and_beside_others(name):
             assert np.array_equal(llm.embed([text])[0].vector, beside.vector)
 
 
+def pooled_by_references(model: DrawnModel, tokens: list[int]) -> np.ndarray:
+    """The vector of one text, computed by the interpreter."""
+    blocks = range(-(-len(tokens) // 16))
+    batch = Batch.of([RowPart(tokens, 0, blocks, num_logits=0)], 16)
+    pools = whole_pools(np.array([0, len(tokens)], np.int32), model.pool)
+    batch = replace(batch, pools=pools, token_types=np.zeros(len(tokens), np.int32))
+    return Interpreter(model.graph, model.weights, len(blocks)).run(batch)[0]
+
+
 @pytest.mark.parametrize("name", ["bert", "distilbert-classifier", "nomic_bert"])
 def test_the_references_compute_the_same(name):
-    toy = make_encoder(name)
-    model, tokens = toy.draw(), some_ids(23)
-    kind = {"mean": 1, "cls": 0}[model.pool]
-    end = 1 if model.pool == "cls" else len(tokens)
-    batch = Batch.of([RowPart(tokens, 0, [0, 1], num_logits=0)], 16)
-    fields = {"pools": np.array([[0, end, kind]], np.int32), "token_types": np.zeros(len(tokens), np.int32)}
-    for field, value in fields.items():
-        object.__setattr__(batch, field, value)
-    assert_alike(Interpreter(model.graph, model.weights, 2).run(batch)[0], toy.expected(tokens))
+    toy, tokens = make_encoder(name), some_ids(23)
+    assert_alike(pooled_by_references(toy.draw(), tokens), toy.expected(tokens))
 
 
 def test_the_second_of_two_texts_has_the_other_type():

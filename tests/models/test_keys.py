@@ -13,13 +13,14 @@ from quire.models.config import ModelConfig, read_config
 from quire.models.errors import UnsupportedModel
 from quire.models.registry import Architecture, find_architecture
 from tests.models.published import LLAMA_3, MISTRAL, PUBLISHED, QWEN_2, QWEN_3
-from tests.models.toys import CASES, FIRST_CASES, ORIGINALS, MemoryCheckpoint, make_toy
+from tests.models.toys import CASES, ENCODERS, FIRST_CASES, ORIGINALS, MemoryCheckpoint, make_toy
 
 pytestmark = pytest.mark.pure
 
 # Tokens that end an answer may come from generation_config.json; the other is for random weights.
 NOT_MATHS = {"eos_token_id", "initializer_range"}
 ARCHITECTURES = pytest.mark.parametrize("arch", ORIGINALS, ids=lambda arch: arch.name)
+ALL = pytest.mark.parametrize("arch", [*ORIGINALS, *ENCODERS], ids=lambda arch: arch.name)
 
 
 def read(config: dict[str, Any]) -> ModelConfig:
@@ -52,6 +53,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 6},
     "Dots1ForCausalLM": {"n_routed_experts": 128, "num_experts_per_tok": 6},
     "Glm4MoeForCausalLM": {"head_dim": 128},
+    "Gemma3TextModel": {"use_bidirectional_attention": True},
     "Lfm2MoeForCausalLM": {"layer_types": ["conv"] * 32},
 }
 
@@ -62,7 +64,7 @@ def config_file(arch: Architecture) -> dict[str, Any]:
     return {**reference_of(arch)().to_dict(), **REQUIRED.get(arch.name, {}), **names}
 
 
-@ARCHITECTURES
+@ALL
 def test_every_field_of_the_reference_class_is_read_or_harmless_or_refused(arch: Architecture):
     """Fails when transformers adds a field to a class, until the field is declared."""
     keys, reference = arch.keys.config, reference_of(arch)
@@ -71,7 +73,7 @@ def test_every_field_of_the_reference_class_is_read_or_harmless_or_refused(arch:
     assert {each.name for each in dataclasses.fields(reference)} - decided - aliases == set()
 
 
-@ARCHITECTURES
+@ALL
 def test_a_key_that_is_left_out_has_the_default_of_the_reference_class(arch: Architecture):
     """Or it is required: then the error has its name."""
     whole = config_file(arch)

@@ -17,7 +17,7 @@ from quire.engine.client import Client
 from quire.engine.messages import Failed, News, Ready
 from quire.engine.offline import QueueSlots
 from quire.text.model_text import ModelText
-from quire.text.vectors import EncodedText, ModelFacts, encode_texts, finish_vectors
+from quire.text.vectors import EncodedText, VectorFacts, encode_texts, finish_vectors
 from quire.types.kinds import RequestKind
 from quire.types.output import Finished
 from quire.types.request import GenerateRequest, SamplingParams
@@ -128,9 +128,9 @@ def answer_vectors(model: HasVectors, ask: VectorRequest) -> VectorAnswer:
     return finish_vectors(ask, numbers, encoded, model.model_text.embedding)
 
 
-def _facts(ready: Ready) -> ModelFacts:
+def _facts(ready: Ready) -> VectorFacts:
     """What the engine has said about its model."""
-    return ModelFacts(ready.kinds, ready.max_context, ready.vector_size)
+    return VectorFacts(ready.kinds, ready.max_context, ready.vector_size)
 
 
 def _request(each: EncodedText) -> GenerateRequest:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from quire.graph.graph import Graph
 from quire.graph.weight import StoredTensor, Weight, transformed
@@ -47,9 +48,21 @@ class TextModule(Protocol):
     def tensors(self) -> Mapping[str, StoredTensor]: ...
 
 
+class GgufDense(NamedTuple):
+    """A dense layer of a GGUF file, which has no bias and no activation."""
+
+    path: str
+    tensors: Mapping[str, StoredTensor]
+    kind: str = "Dense"
+    config: Mapping[str, Any] = MappingProxyType({})
+
+
 def modules_of(checkpoint: CheckpointSource) -> Sequence[TextModule]:
     """Return the modules that follow the model. One that we cannot compute is refused by its name."""
     modules = checkpoint.modules if isinstance(checkpoint, HasModules) else ()
+    if checkpoint.container == "gguf":
+        stored = [(name, checkpoint.tensors.get(f"{name}.weight")) for name in ("dense_2", "dense_3")]
+        return [GgufDense(name, {"linear.weight": tensor}) for name, tensor in stored if tensor is not None]
     for each in modules:
         if each.kind not in KNOWN:
             raise UnsupportedModel(f"modules.json has a module of the kind {brief(each.kind)}, which is not supported.")

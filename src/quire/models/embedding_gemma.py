@@ -17,7 +17,10 @@ from quire.models.values import Values
 # Windows are those of the file, in which half of the tokens are before the query and half behind it.
 KEYS = ConfigKeys(
     CONFIG.override(fixed={"use_bidirectional_attention": (True,)}, ignores=["tie_word_embeddings"]),
-    GGUF.override(ignores=["pooling_type"], fixed={"attention.causal": (False,)}),
+    GGUF.override(
+        ignores=["pooling_type", *(f"dense_{number}_feat_{end}" for number in (2, 3) for end in ("in", "out"))],
+        fixed={"attention.causal": (False,)},
+    ),
 )  # fmt: skip
 
 
@@ -37,7 +40,8 @@ class EmbeddingGemmaConfig(Gemma3Config):
         return cls(**kept, sliding_window=windows[0] if windows else None)
 
 
-@architecture("Gemma3TextModel", model_type="gemma3_text", gguf="gemma-embedding", names=NAMES.but({"head": None}),
+@architecture("Gemma3TextModel", model_type="gemma3_text", gguf="gemma-embedding",
+              names=NAMES.but({"head": None}, ignored=r"^dense_[23]\.weight$"),
               keys=KEYS, config=EmbeddingGemmaConfig)  # fmt: skip
 def embedding_gemma(g: Graph, c: EmbeddingGemmaConfig) -> Value:
     """A vector of the text."""
@@ -45,9 +49,9 @@ def embedding_gemma(g: Graph, c: EmbeddingGemmaConfig) -> Value:
     for layer in g.layers(c.num_layers):
         h = g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)
         q, k, v = (g.linear(h, layer[f"attn.{word}"]) for word in "qkv")
-        sizes = {"eps": c.norm_eps, "head_dim": c.head_dim}
-        q = rotate(g, c, layer, norm_heads(g, q, layer["attn.q_norm"], "rms", **sizes))
-        k = rotate(g, c, layer, norm_heads(g, k, layer["attn.k_norm"], "rms", **sizes))
+        q = norm_heads(g, q, layer["attn.q_norm"], "rms", eps=c.norm_eps, head_dim=c.head_dim)
+        k = norm_heads(g, k, layer["attn.k_norm"], "rms", eps=c.norm_eps, head_dim=c.head_dim)
+        q, k = rotate(g, c, layer, q), rotate(g, c, layer, k)
         window = c.sliding_window // 2 if c.layer_types[layer.index] == SLIDING and c.sliding_window else None
         mixed = attend_all(g, c, (q, k, v), scale=c.query_scale, softcap=c.attention_cap or 0.0, window=window)
         x = g.add(x, g.rms_norm(g.linear(mixed, layer["attn.out"]), layer["attn.post_norm"], eps=c.norm_eps))

@@ -16,6 +16,7 @@ from quire.ops import attention, embed, pool
 from quire.types.kinds import PoolKind
 
 HIDDEN = ("hidden",)
+TYPES = "tokenizer.ggml.token_type_count"
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "gradient_checkpointing")
 ENCODER_CONFIG = KeySet(
     read=frozenset({
@@ -35,11 +36,11 @@ ENCODER_CONFIG = KeySet(
 ENCODER_GGUF = KeySet(
     read=frozenset({
         "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
-        "attention.layer_norm_epsilon", "type_count",
+        "attention.layer_norm_epsilon", TYPES,
     }),
     harmless=frozenset({"vocab_size", "pooling_type", "classifier.type"}),  # embedding.py reads how it is pooled
     fixed={"attention.causal": (False,)},
-    defaults={"hidden_act": "gelu", "type_count": 2},
+    defaults={"hidden_act": "gelu", TYPES: 2},
     is_closed=True,
 )  # fmt: skip
 
@@ -79,7 +80,7 @@ class AfterPaddingConfig(EncoderConfig):
 
 def num_types(values: Values, is_gguf: bool) -> int:
     """The number of types of tokens. GGUF files have the two of BERT, or say another number."""
-    return values.integer_or_none("type_count" if is_gguf else "type_vocab_size") or 0
+    return values.integer_or_none(TYPES if is_gguf else "type_vocab_size") or 0
 
 
 # --- drawing

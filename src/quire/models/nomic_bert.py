@@ -25,7 +25,7 @@ NAMES = Names(
 ).but(ignored=NOT_READ)
 CONFIG = ROTARY_CONFIG.override(defaults={"rope_theta": 1000.0, "hidden_act": "silu"})
 GGUF = ENCODER_GGUF.override(
-    reads=["rope.freq_base"], ignores=["rope.dimension_count"], defaults={"hidden_act": "silu", "type_count": 2}
+    reads=["rope.freq_base"], ignores=["rope.dimension_count"], defaults={"hidden_act": "silu"}
 )
 
 

@@ -96,7 +96,7 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
         _refuse_custom_code(metadata.get("auto_map"), named)
     for name in named:
         if name in by_name:
-            return _agreeing(by_name[name], metadata)
+            return _agreeing(_by_head(by_name[name], checkpoint), metadata)
         if (decoder := by_name.get(f"{_FAMILY.sub('', name)}ForCausalLM")) is not None and _FAMILY.search(name):
             return _agreeing(_with_other_head(decoder, name), metadata)
     reason = next((f": {REASONS[name]}" for name in named if name in REASONS), "")
@@ -105,6 +105,13 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
         f"The architecture {', '.join(named)[:MAX_SHOWN]} is not supported{reason}. Supported in "
         f"{checkpoint.container} files are: {', '.join(sorted(by_name))}.{advice}"
     )
+
+
+def _by_head(found: Architecture, checkpoint: CheckpointSource) -> Architecture:
+    """The architecture of a GGUF file, whose name is the same with a head of classes."""
+    if checkpoint.container != "gguf" or "cls.output.weight" not in checkpoint.tensors:
+        return found
+    return _ARCHITECTURES.get(f"{_FAMILY.sub('', found.name)}ForSequenceClassification", found)
 
 
 def _with_other_head(decoder: Architecture, name: str) -> Architecture:

@@ -1,8 +1,8 @@
 """A vocabulary from the metadata of a GGUF file.
 
-The file stores four kinds: "gpt2" (byte-level BPE with merges), "gemma4" (BPE with merges over text in which a mark
-stands for a space), "llama" (SentencePiece BPE: pieces with scores, no merges) and "t5" (SentencePiece unigram). Each
-becomes a `tokenizers` model, so that all text is cut by native code.
+The file stores five kinds: "gpt2" (byte-level BPE with merges), "gemma4" (BPE with merges over text in which a mark
+stands for a space), "llama" (SentencePiece BPE: pieces with scores, no merges), "t5" (SentencePiece unigram) and "bert"
+(WordPiece). Each becomes a `tokenizers` model, so that all text is cut by native code.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import tokenizers
 from tokenizers import AddedToken, Regex, models, normalizers
 
 from quire.text.errors import UnsupportedTokenizer
-from quire.text.pieces import MARK, Lead, PieceStyle
+from quire.text.gguf_wordpiece import as_written, wordpiece_encoder
+from quire.text.pieces import MARK, Lead, PieceStyle, WordStyle
 from quire.text.pretokenizers import cutting
-from quire.text.vocabulary import Vocabulary, end_ids
+from quire.text.vocabulary import PairFrame, Vocabulary, end_ids
 
 _KEY = "tokenizer.ggml."
 _NAMED = {  # special tokens, as templates and as the container name them
@@ -51,6 +52,7 @@ class _Kind:
 
 # Options that no kind below honours.
 _ALTERING = ("normalizer.lowercase", "normalizer.strip_accents", "add_sep_token", "suppress_tokens")
+_ALTERING_TEXT = ("add_sep_token", "suppress_tokens")
 # A space before a text is put there for scored pieces. The tokenizers with merges of published models have none.
 _ALTERING_MERGES = ("add_space_prefix",)
 
@@ -59,6 +61,7 @@ _KINDS = {
     "gemma4": _Kind(add_bos=True),
     "llama": _Kind(bos_id=1, eos_id=2, unknown_id=0, add_bos=True),
     "t5": _Kind(eos_id=1, unknown_id=2, add_eos=True),
+    "bert": _Kind(unknown_id=100),
 }
 
 
@@ -73,7 +76,8 @@ class GgufTokens:
                 f"The model file has a tokenizer of the kind {self.model or 'none'!r}; Quire reads "
                 f"{', '.join(_KINDS)}. Use a checkpoint folder with a tokenizer.json instead."
             )
-        altering = (*_ALTERING, *(_ALTERING_MERGES if self.model in ("gpt2", "gemma4") else ()))
+        of_kind = _ALTERING_TEXT if self.model == "bert" else _ALTERING  # WordPiece norms text as BERT does
+        altering = (*of_kind, *(_ALTERING_MERGES if self.model in ("gpt2", "gemma4") else ()))
         if option := next((name for name in altering if self.get(name, False)), None):
             raise UnsupportedTokenizer(
                 f"The model file sets {_KEY}{option}, which Quire does not read for a tokenizer of the kind "
@@ -81,6 +85,8 @@ class GgufTokens:
             )
         self.kind = _KINDS[self.model]
         self.tokens: list[str] = self.need("tokens", list)
+        if self.model == "bert":
+            self.tokens = as_written(self.tokens)
         self.types: Sequence[int] = self.get("token_type", None) or [TokenType.NORMAL] * len(self.tokens)
         if len(self.types) != len(self.tokens):
             raise self.broken(f"{len(self.types)} token types for {len(self.tokens)} tokens")
@@ -88,6 +94,11 @@ class GgufTokens:
         self.eos_id = self.token_id("eos_token_id", self.kind.eos_id)
         self.unknown_id = self.token_id("unknown_token_id", self.kind.unknown_id)
         ids = {name: self.token_id(f"{key}_token_id", None) for name, key in _NAMED.items()}
+        if self.model == "bert":
+            ids |= {
+                "cls_token": self.token_id("cls_token_id", 101),
+                "sep_token": self.token_id("seperator_token_id", 102),
+            }
         ids |= {"bos_token": self.bos_id, "eos_token": self.eos_id, "unk_token": self.unknown_id}
         self.named = {name: i for name, i in ids.items() if i is not None}  # as templates name them
 
@@ -133,6 +144,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     """The vocabulary that the metadata describes."""
     source = GgufTokens(metadata)
     add_bos = source.kind.add_bos
+    style: PieceStyle | WordStyle
     if source.model == "gpt2":
         rule = cutting(source.get("pre", "default"))
         encoder, style, add_bos = _byte_level(source, rule), PieceStyle(byte_level=True), rule.add_bos
@@ -140,6 +152,8 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         encoder, style = _marked_merges(source)
     elif source.model == "llama":
         encoder, style = _by_score(source)
+    elif source.model == "bert":
+        encoder, style = _wordpiece(source)
     else:
         encoder, style = _unigram(source)
     declared = [source.eos_id, *(source.token_id(name, None) for name in ("eot_token_id", "eom_token_id"))]
@@ -147,6 +161,10 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     added, special = _added(source, ends)
     encoder.add_tokens([AddedToken(text, special=i in special, normalized=False) for i, text in added.items()])
     tokens = source.tokens
+    # Published Gemma 4 files say that there is no such token, which is wrong: the model does not work without it.
+    prefix = source.frame("bos_token", add_bos, is_fixed=source.model == "gemma4")
+    suffix = source.frame("eos_token", source.kind.add_eos)
+    frame = _pair_frame(source, prefix, suffix)
     return Vocabulary(
         encoder=encoder,
         num_tokens=len(tokens),
@@ -159,10 +177,23 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         bos_id=source.bos_id,
         eos_id=source.eos_id,
         eos_ids=ends,
-        # Published Gemma 4 files say that there is no such token, which is wrong: the model does not work without it.
-        prefix=source.frame("bos_token", add_bos, is_fixed=source.model == "gemma4"),
-        suffix=source.frame("eos_token", source.kind.add_eos),
+        prefix=frame.prefix if source.model == "bert" else prefix,
+        suffix=frame.suffix if source.model == "bert" else suffix,
+        pair=frame if source.model == "bert" or metadata.get("general.architecture") == "bert" else None,
     )
+
+
+def _pair_frame(source: GgufTokens, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> PairFrame:
+    """Return the tokens around two texts: as BERT has them, or with Unigram as XLM-R has them."""
+    if source.model == "bert":
+        ends = (source.named["sep_token"],) if "sep_token" in source.named else ()
+        return PairFrame((source.named["cls_token"],) if "cls_token" in source.named else (), ends, ends, True)
+    return PairFrame(prefix, suffix + suffix, suffix, False)
+
+
+def _wordpiece(source: GgufTokens) -> tuple[tokenizers.Tokenizer, WordStyle]:
+    unknown = "[UNK]" if source.unknown_id is None else source.tokens[source.unknown_id]
+    return wordpiece_encoder(source.tokens, unknown, lowercase=bool(source.get("normalizer.lowercase", True)))
 
 
 def _added(source: GgufTokens, ends: frozenset[int]) -> tuple[dict[int, str], frozenset[int]]:

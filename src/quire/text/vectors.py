@@ -18,7 +18,7 @@ from quire.types.vectors import WHOLE_MODEL, TextOrTokens, VectorAnswer, VectorR
 Array = NDArray[Any]
 
 
-class ModelFacts(NamedTuple):
+class VectorFacts(NamedTuple):
     """What the engine says about its model."""
 
     kinds: Sequence[RequestKind]
@@ -34,7 +34,7 @@ class EncodedText(NamedTuple):
     second_at: int = 0  # where the second of two texts begins, for models that mark it; 0: there is one
 
 
-def encode_texts(ask: VectorRequest, model_text: ModelText, facts: ModelFacts) -> list[EncodedText]:
+def encode_texts(ask: VectorRequest, model_text: ModelText, facts: VectorFacts) -> list[EncodedText]:
     """Encode all texts. Of pairs: each pair as one, or, for a model that embeds, all first texts and then all others.
 
     Raises if the model cannot do what is asked.

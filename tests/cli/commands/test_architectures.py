@@ -10,6 +10,7 @@ import pytest
 from quire.cli.commands.architectures import ATTENTION_KEYS, STATE_WORDS, attention_kinds, expert_kinds
 from quire.models.registry import Architecture, all_architectures
 from tests.architecture.sources import ROOT
+from tests.models import encoders
 from tests.models.toys import CASES, ORIGINALS, make_toy
 
 pytestmark = pytest.mark.device
@@ -32,7 +33,7 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
 
 def test_every_architecture_is_listed_and_has_a_case(listed):
     assert [each["name"] for each in listed] == [arch.name for arch in all_architectures()]
-    classes = {f"transformers.{case.kind}" for case in CASES.values()}
+    classes = {f"transformers.{case.kind}" for case in (*CASES.values(), *encoders.CASES.values())}
     assert [each["checked_with"] for each in listed if each["checked_with"] not in classes] == []
 
 
@@ -78,7 +79,7 @@ def test_the_kinds_of_experts_are_those_that_its_toys_draw(arch: Architecture):
 
 def test_every_kind_of_attention_occurs():
     kinds = {kind for arch in all_architectures() for kind in attention_kinds(arch)}
-    assert kinds == {"full", "sinks", *ATTENTION_KEYS.values(), *STATE_WORDS.values()}
+    assert kinds == {"full", "both sides", "sinks", *ATTENTION_KEYS.values(), *STATE_WORDS.values()}
 
 
 def test_the_readme_shows_the_table(listed):

@@ -73,6 +73,7 @@ def attention_kinds(arch: Architecture) -> list[str]:
     words, read = arch.names.entries, arch.keys.config.read
     has_attention = any(word.startswith("attn.") for word in words.keys() - {"attn.norm"})
     kinds = ["full", *(kind for key, kind in ATTENTION_KEYS.items() if key in read)] if has_attention else []
+    kinds = ["both sides" if kind == "full" else kind for kind in kinds] if "head" not in words else kinds
     kinds += ["sinks"] if "attn.sinks" in words else []
     return kinds + [kind for word, kind in STATE_WORDS.items() if word in words]
 

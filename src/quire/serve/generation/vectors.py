@@ -14,7 +14,7 @@ from quire.serve.generation.feed import Feed
 from quire.serve.http.exchange import Exchange
 from quire.serve.residency.models import ModelEngine
 from quire.serve.service import Service
-from quire.text.vectors import EncodedText, ModelFacts, encode_texts, finish_vectors
+from quire.text.vectors import EncodedText, VectorFacts, encode_texts, finish_vectors
 from quire.types.output import Finished
 from quire.types.request import GenerateRequest, SamplingParams
 from quire.types.vectors import VectorAnswer, VectorRequest
@@ -66,9 +66,9 @@ async def _answer(
     return finish_vectors(ask, [found[each.id] for each in requests], encoded, text.embedding)
 
 
-def _facts(ready: Ready) -> ModelFacts:
+def _facts(ready: Ready) -> VectorFacts:
     """What the engine has said about its model."""
-    return ModelFacts(ready.kinds, ready.max_context, ready.vector_size)
+    return VectorFacts(ready.kinds, ready.max_context, ready.vector_size)
 
 
 def _request(id: str, each: EncodedText, ask: VectorRequest, key: ApiKey) -> GenerateRequest:
