@@ -17,7 +17,7 @@ COMMANDS = {  # module and function of each command, in the order of the help pa
     "run": ("quire.cli.commands.run", "run"),
     "embed": ("quire.cli.commands.embed", "embed"),
     "serve": ("quire.cli.commands.serve", "serve"),
-    "transcribe": ("quire.cli.commands.transcribe", "transcribe"),
+    "transcribe": ("quire.cli.commands.transcribe", "transcribe_files"),
     "key": ("quire.cli.commands.key", "key"),
     "pull": ("quire.cli.commands.pull", "pull"),
     "push": ("quire.cli.commands.push", "push"),

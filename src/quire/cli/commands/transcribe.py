@@ -34,7 +34,7 @@ class TranscribeOptions:
 
 
 @command(TranscribeOptions, names=("home", "kv_dtype", "memory_share"))
-def transcribe(options: TranscribeOptions, settings: CommandSettings) -> None:
+def transcribe_files(options: TranscribeOptions, settings: CommandSettings) -> None:
     """Transcribe sound files, and print their text or subtitles."""
     if options.format not in FORMATS:
         raise InvalidRequest(f"format is {options.format!r}; it must be one of {', '.join(FORMATS)}.", field="format")
