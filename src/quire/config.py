@@ -186,7 +186,7 @@ class WeightsConfig:
     )
     quantize: str | None = setting(
         None,
-        f"What matrices become when a GPU loads them: {listed(CONVERSIONS)}. None: they stay as they are.",
+        f"What matrices become when they are loaded: {listed(CONVERSIONS)}. None: they stay as they are.",
         choices=tuple(CONVERSIONS),
     )
     experts_on_host: str = setting(

@@ -18,6 +18,7 @@ COMMANDS = {  # name -> module
     "cpu-experts": "quire.bench.cpu_experts",
     "cpu-hybrid": "quire.bench.cpu_hybrid",
     "cpu-large": "quire.bench.cpu_large",
+    "embed": "quire.bench.embed",
     "front": "quire.bench.front",
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",

@@ -15,7 +15,7 @@ from quire.types.vllm_words import answer_to_flag
 
 COMMANDS = {  # module and function of each command, in the order of the help page
     "run": ("quire.cli.commands.run", "run"),
-    "embed": ("quire.cli.commands.embed", "embed"),
+    "embed": ("quire.cli.commands.embed", "embed_lines"),
     "serve": ("quire.cli.commands.serve", "serve"),
     "transcribe": ("quire.cli.commands.transcribe", "transcribe_files"),
     "key": ("quire.cli.commands.key", "key"),

@@ -22,7 +22,7 @@ from quire.graph.weight import Weights
 from quire.ops.batch import Batch
 
 Array = NDArray[Any]
-Precision = Literal["native", "float"]
+Precision = Literal["native", "float", "q8_0"]
 
 
 class WindowLimits(NamedTuple):

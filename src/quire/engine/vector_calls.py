@@ -63,7 +63,7 @@ class PairScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Classification:
+class TextClasses:
     """The probability of each class."""
 
     label: str  # the most likely one
@@ -110,14 +110,14 @@ class VectorCalls:
         answer = answer_vectors(self._model, _truncated(ask, truncate))
         return [PairScore(float(row[0]), count) for row, count in zip(*answer[:2], strict=True)]
 
-    def classify(self, texts: Any, *, truncate: bool = False) -> list[Classification]:
+    def classify(self, texts: Any, *, truncate: bool = False) -> list[TextClasses]:
         """Return the probability of each class for each text."""
         ask = VectorRequest("", RequestKind.CLASSIFY, _texts("texts", texts))
         answer = answer_vectors(self._model, _truncated(ask, truncate))
         found = []
         for row, count in zip(answer.vectors, answer.num_tokens, strict=True):
             best = max(range(len(row)), key=row.__getitem__)
-            found.append(Classification(answer.labels[best], dict(zip(answer.labels, row, strict=True)), count))
+            found.append(TextClasses(answer.labels[best], dict(zip(answer.labels, row, strict=True)), count))
         return found
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quire.text.checkpoint_files import read_object
+from quire.text.checkpoint_files import CONFIG, read_object
 from quire.text.errors import UnsupportedTokenizer
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
 LIMITS = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_xlm-roberta_config.json")
 SYNONYMS = (("query", "search_query"), ("document", "passage", "search_document"))  # names of prompts
+NO_LIMIT = 10**9  # files write a huge number where there is none
 IDENTITY, SIGMOID = "Identity", "Sigmoid"
 
 
@@ -48,12 +49,12 @@ def read_rules(folder: Path, metadata: Mapping[str, Any]) -> EmbeddingRules:
     ranking = metadata.get("sentence_transformers")
     activation = ranking.get("activation_fn") if isinstance(ranking, Mapping) else None
     activation = activation or metadata.get("sbert_ce_default_activation_function")
-    longest = limits.get("max_seq_length")
+    longest = limits.get("max_seq_length") or read_object(folder / CONFIG).get("model_max_length")
     return EmbeddingRules(
         prompts={str(key): str(text) for key, text in prompts.items()} if isinstance(prompts, dict) else {},
         default_prompt=settings.get("default_prompt_name"),
         normalizes="Normalize" in modules if is_sentence_model else True,
-        max_tokens=longest if isinstance(longest, int) and longest > 0 else None,
+        max_tokens=longest if isinstance(longest, int) and 0 < longest < NO_LIMIT else None,
         lowercases=limits.get("do_lower_case") is True,
         labels=_labels(metadata.get("id2label")),
         activation=str(activation).rpartition(".")[2] if activation else None,

@@ -38,7 +38,11 @@ KV_FORMATS = {
 }
 ACTIVATION_FORMATS = ("f32", "f16", "bf16")
 # What a device can convert matrices to when it loads them.
-CONVERSIONS = {"fp8": "8 bits, and a scale for each row", "plain": "the number format of activations"}
+CONVERSIONS = {
+    "fp8": "on a GPU: 8 bits, and a scale for each row",
+    "plain": "on a GPU: the number format of activations",
+    "q8_0": "on a CPU: 8 bits, and a scale for each 32 weights; two to three times as fast for many tokens",
+}
 
 
 def listed(formats: Mapping[str, str]) -> str:

@@ -15,6 +15,8 @@ from quire.serve.dialects.contract import (
     GenerateEndpoint,
     RequestLimits,
     ShowEndpoint,
+    SpeechEndpoint,
+    VectorEndpoint,
 )
 from quire.types.errors import InvalidRequest, StepFailed
 
@@ -33,7 +35,9 @@ def dialect(name: str) -> Dialect:
 def test_every_body_has_a_schema(name: str):
     one = dialect(name)
     bodies = {
-        each.path for each in one.endpoints if isinstance(each, GenerateEndpoint | CountEndpoint | ChangeEndpoint)
+        each.path
+        for each in one.endpoints
+        if isinstance(each, GenerateEndpoint | CountEndpoint | ChangeEndpoint | VectorEndpoint | SpeechEndpoint)
     }
     bodies |= {each.path for each in one.endpoints if isinstance(each, ShowEndpoint) and each.name_of}
     assert one.name == name and set(one.schemas) == bodies
@@ -50,7 +54,7 @@ def test_every_error_is_json_with_its_sentence(name: str):
 @pytest.mark.parametrize("name", NAMES)
 def test_no_body_is_too_odd_to_be_refused(name: str):
     for endpoint in dialect(name).endpoints:
-        if isinstance(endpoint, GenerateEndpoint | CountEndpoint):
+        if isinstance(endpoint, GenerateEndpoint | CountEndpoint | VectorEndpoint):
             for body in (b"", b"null", b"[]", b"{}", b"\xff"):
                 with pytest.raises(InvalidRequest):
                     endpoint.decode(body, RequestLimits())

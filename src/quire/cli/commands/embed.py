@@ -34,7 +34,7 @@ class EmbedOptions:
 
 @command(EmbedOptions, "embedding", "cache", "scheduler", "weights", "device", "observe", names=("home",),
          help_page=HelpPage(EXAMPLES))  # fmt: skip
-def embed(options: EmbedOptions, settings: CommandSettings) -> None:
+def embed_lines(options: EmbedOptions, settings: CommandSettings) -> None:
     """Print the vector of each text as a JSON list, one per line."""
     texts = options.texts or tuple(line.rstrip("\n") for line in sys.stdin)
     if not texts:

@@ -20,6 +20,7 @@ FACTS = DeviceFacts(
         **dict.fromkeys(TO_F16, "f16"),
         **dict.fromkeys(TO_F32, "f32"),
     },
+    conversions=("q8_0",),
     plan="quire.devices.cpu.plan",
     reads_sources=True,
     frees_windows=True,

@@ -15,7 +15,7 @@ from . import FACTS
 from .bindings import REMEDY, find_native, native
 from .lower import lower_graph
 from .memory import host_memory
-from .pack import Packer
+from .pack import Packer, precision_of
 from .program import ReferenceProgram
 from .threads import allowed_threads, pool_for
 from .variant_choice import KEY, VariantChoice, choose_variants, from_bytes, to_bytes
@@ -43,9 +43,9 @@ class CpuDevice:
         variant, kept = options.variant or module.variants()[0], options.kept
         pool = pool_for(module, options.num_threads)
         program = module.Program(variant, pool, _sizes(limits))
-        recipe = f"cpu layout {module.layout} precision {options.precision}"
+        recipe = f"cpu layout {module.layout} precision {precision_of(options)}"
         found = (kept.find(recipe) if kept is not None else None) or {}
-        packer = Packer(program, weights, options.precision, found)
+        packer = Packer(program, weights, precision_of(options), found)
         lowered = lower_graph(program, graph, packer, limits, options.fuse)
         fastest = {} if options.variant else from_bytes(module, pool, found.get(KEY))
         is_cached = fastest is not None and not packer.num_packed

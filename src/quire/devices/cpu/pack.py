@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.devices.base import Precision
+from quire.devices.base import LoweringOptions, Precision
 from quire.graph.weight import Weight, Weights
 from quire.quant.registry import all_formats
 
@@ -21,8 +21,14 @@ from . import FACTS, FLOATS, QUANTIZED
 Array = NDArray[Any]
 
 LANES = 8  # rows of a panel
+TABLES = ("embed", "positions", "types")  # looked up, not multiplied: they stay as they are
 STACKED = -1  # instead of a width: rows are padded
 SAMPLED_MATRICES = 4  # of a stack, with which variants of kernels are compared
+
+
+def precision_of(options: LoweringOptions) -> Precision:
+    """Return how a program stores and multiplies matrices."""
+    return "q8_0" if options.quantize == "q8_0" else options.precision
 
 
 def packed_format(weight: Weight, precision: Precision) -> str:
@@ -30,6 +36,8 @@ def packed_format(weight: Weight, precision: Precision) -> str:
     if precision == "float":
         return "f32"
     target = FACTS.weight_formats[weight.format]
+    if precision == "q8_0" and target in FLOATS and len(weight.shape) > 1 and weight.name not in TABLES:
+        target = "q8_0"
     has_whole_blocks = weight.shape[-1] % all_formats()[target].block_weights == 0
     return target if has_whole_blocks else "f32"
 

@@ -16,12 +16,12 @@ from quire.graph.weight import Weights
 from . import QUANTIZED
 from .buffers import BLOCK
 from .lower import walk_graph
-from .pack import packed_format
+from .pack import packed_format, precision_of
 
 
 def planned_buffer_bytes(graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions) -> int:
     """Return the bytes of all buffers of the program that `lower` would make of this graph."""
-    buffers = walk_graph(graph, WeightHeaders(weights, options.precision), options.fuse).buffers
+    buffers = walk_graph(graph, WeightHeaders(weights, precision_of(options)), options.fuse).buffers
     if graph.outputs:
         buffers.allocate_new(
             -(-graph.output.dim // BLOCK), for_logits=True

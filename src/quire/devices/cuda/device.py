@@ -24,6 +24,7 @@ from quire.types.errors import StepFailed
 from . import ACTIVATIONS, FACTS
 from .attention import AttendCache
 from .caches import Caches
+from .encoder import CudaEncoder
 from .expert_placement import HostChoice
 from .experts import Route
 from .few_rows import FewRows
@@ -68,13 +69,14 @@ class CudaDevice:
 
     def lower(
         self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions = DEFAULT_OPTIONS
-    ) -> CudaProgram:
+    ) -> CudaProgram | CudaEncoder:
         """Place the weights, measure a step of the largest size, and fill the remaining memory with KV blocks.
 
         limits.num_blocks of 0 means as many blocks as fit.
         """
         formats = {name: weight.format for name, weight in weights.items()}
         FACTS.check(limits.kv_dtype, formats, options.quantize)
+        _refuse_pooling(graph)
         device = self._device()
         is_fixed = options.deterministic
         dtype = DTYPES[options.dtype or ACTIVATIONS]
@@ -88,6 +90,8 @@ class CudaDevice:
         bandwidths = measure_bandwidths(device) if placer.host_share else None
         graph = prepare_graph(graph, options.fuse)
         lowering = Lowering(graph, placer, _caches(graph, limits, probe, device), _positions(limits), _chunk(is_fixed))
+        if "logits" not in graph.outputs and not graph.caches:
+            return CudaEncoder(lowering.walk(), graph.output.id, device)
         sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         captures = options.captures and device.type == "cuda"
         instructions = lowering.walk()
@@ -181,6 +185,15 @@ def _variants(instructions: list[Instruction], caches: Caches, is_fixed: bool) -
     """Return the variants of a program beside its instructions. In deterministic mode there are none."""
     few_rows = None if is_fixed else FewRows.of(instructions, caches)
     return () if few_rows is None else (few_rows,)
+
+
+def _refuse_pooling(graph: Graph) -> None:
+    """Raise if a model with a KV cache is to pool."""
+    if graph.caches and not graph.outputs.keys() <= {"logits"}:
+        raise DeviceUnavailable(
+            "On a GPU, a model that generates text cannot embed or classify yet: leave pooling out, or run it on the "
+            "CPU (--device cpu)."
+        )
 
 
 def _compile(program: CudaProgram, limits: Limits) -> None:

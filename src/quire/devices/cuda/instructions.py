@@ -50,6 +50,8 @@ class Run:
     wide: AttendsWide | None = None  # a kernel for wide items
     states: StateRows | None = None  # of the rows; None: no layer has states
     windows: tuple[TokenPlacement, ...] = ()  # `where`, with the slots of each window group
+    pools: Tensor | None = None  # int32 [P, 3], of a program that pools
+    token_types: Tensor | None = None  # int32 [T], of an encoder
     values: dict[int, Any] = field(default_factory=dict)
     pending: dict[int, Product] = field(default_factory=dict)  # products still to be added to a value
     choices: dict[int, RoutingResult] = field(default_factory=dict)  # of experts, by the value that has their numbers

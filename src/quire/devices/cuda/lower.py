@@ -35,6 +35,7 @@ from quire.ops.cache import Latent
 
 from .attention import lower_attention, lower_bidirectional, terms_of
 from .caches import Caches
+from .encoder import EmbedTypes, Pool
 from .expert_tiles import ExpertTiles
 from .experts import lower_experts, lower_route
 from .instructions import AddProduct, Attend, Embed, Forget, Gate, Head, Instruction, Select
@@ -142,6 +143,14 @@ def _embed(lowering: Lowering, node: Node) -> Instruction:
 
 def _embed_positions(lowering: Lowering, node: Node) -> Instruction:
     return EmbedPositions(lowering.placer.table(name_of(node, "table")), node.attrs["offset"], node.output.id)
+
+
+def _embed_types(lowering: Lowering, node: Node) -> Instruction:
+    return EmbedTypes(lowering.placer.table(name_of(node, "table")), node.output.id)
+
+
+def _pool(lowering: Lowering, node: Node) -> Instruction:
+    return Pool(node.inputs[0].id, node.output.id, torch.float32 if lowering.is_float32(node.output) else None)
 
 
 def _select(lowering: Lowering, node: Node) -> Instruction:
@@ -314,6 +323,8 @@ Emit = Callable[[Lowering, Node], Instruction | list[Instruction]]
 EMIT: dict[str, Emit] = {
     "embed": _embed,
     "embed_positions": _embed_positions,
+    "embed_types": _embed_types,
+    "pool": _pool,
     "select": _select,
     "rms_norm": _norm,
     "layer_norm": _norm,

@@ -174,7 +174,7 @@ class _Sizes:
         return height, most_tiles(*sizes, height)
 
     def _rows(self, value: Value) -> int:
-        return self.limits.max_logits if value.shape[0] == "logits" else self.limits.max_tokens
+        return self.limits.max_tokens if value.shape[0] == "tokens" else self.limits.max_logits
 
     def _of(self, value: Value, dim: int) -> int:
         return self._rows(value) * dim * (FLOAT32_BYTES if self.values.is_float32(value) else self._value_bytes)

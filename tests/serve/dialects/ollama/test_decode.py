@@ -325,6 +325,8 @@ def test_which_model_to_show():
 
 def test_schemas_stand_alone():
     changes = {"/api/create", "/api/copy", "/api/delete", "/api/pull", "/api/push"}
-    assert set(DIALECT.schemas) == {"/api/chat", "/api/generate", "/api/show"} | changes
+    assert (
+        set(DIALECT.schemas) == {"/api/chat", "/api/generate", "/api/show", "/api/embed", "/api/embeddings"} | changes
+    )
     assert "$ref" not in json.dumps(dict(DIALECT.schemas))
     assert "_debug_render_only" in DIALECT.schemas["/api/chat"]["properties"]
