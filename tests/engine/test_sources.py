@@ -14,6 +14,7 @@ from quire.types.source import EncoderInput
 from tests.models.sources import KINDS, make_source_toy, random_source
 
 pytestmark = pytest.mark.e2e
+QUICK = ("whisper", "t5-v1.1", "bart")
 GREEDY = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True)
 
 
@@ -71,7 +72,9 @@ def expected(name: str, rows: np.ndarray, prompt: list[int], num_steps: int) -> 
     return tokens[len(prompt) :]
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name", [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in KINDS]
+)
 def test_64_greedy_tokens_are_those_of_transformers_alone_and_together(name: str):
     engine = Engine(name)
     sources = [random_source(name, 100 if name == "whisper" else 5 + 20 * seed, seed) for seed in range(3)]

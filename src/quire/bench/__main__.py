@@ -35,6 +35,7 @@ COMMANDS = {  # name -> module
     "fleet": "quire.bench.fleet.command",
     "fleet-index": "quire.bench.fleet.index_command",
     "gateway-load": "quire.bench.fleet.gateway_load",
+    "speech": "quire.bench.speech",
 }
 LLAMA_CPP = ("llama.cpp",)
 PEERS = {  # command -> the engines that it can measure beside ours
@@ -50,19 +51,8 @@ SECTIONS = {  # command -> the parts of it that can be run alone
 }
 # Commands that parse the rest of the command line.
 PARSE_REST = {
-    *(
-        "cpu-large",
-        "cpu-threads",
-        "gpu",
-        "tune",
-        "gpu-accuracy",
-        "latent",
-        "experts",
-        "states",
-        "speculate",
-        "speculate-gpu",
-    ),
-    *("fleet", "gateway-load"),
+    *("cpu-large", "gpu", "tune", "gpu-accuracy", "latent", "experts", "states", "speculate", "speculate-gpu"),
+    *("cpu-threads", "fleet", "gateway-load", "speech"),
 }
 
 

@@ -8,19 +8,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from quire.types.errors import InvalidRequest
+from quire.types.errors import InvalidRequest, SourceTooLong
 from quire.types.source import EncoderInput, SourceBlocks
-
-
-class SourceTooLong(InvalidRequest):
-    """A source has more tokens than the encoder or its cache can hold."""
-
-    code = "source_too_long"
-
-    def __init__(self, num_tokens: int, most: int) -> None:
-        super().__init__(f"The input of the encoder has {num_tokens} tokens, {most} is the limit: send less at once.",
-                         field="prompt")  # fmt: skip
-        self.num_tokens, self.most = num_tokens, most
 
 
 @dataclass(slots=True)

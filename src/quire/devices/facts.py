@@ -54,6 +54,7 @@ class DeviceFacts:
     conversions: tuple[str, ...] = ()  # values of `quantize`: formats that it can convert matrices to when loading
     fused_ops: frozenset[str] = frozenset()  # that it has kernels for, whatever their attributes (graph/passes/fuse.py)
     plan: str | None = None  # the module whose PLAN says how large its buffers of a step are
+    reads_sources: bool = False  # it runs models with an encoder and a decoder (`Limits.num_source_blocks`)
     frees_windows: bool = False  # layers with a window can have block tables of their own (`Limits.windows`)
     steps_in_flight: int = 1  # the most that its programs compute at once
     packages: tuple[str, ...] = ()  # Python packages that it needs beside Quire's own

@@ -267,15 +267,15 @@ class LLM(ModelParts, VectorCalls):
         *,
         language: str | None = None,
         translate: bool = False,
-        prompt: str = "",
-        temperature: float = 0.0,
+        prompt: str | None = None,
+        temperature: float = 0,
     ) -> list[Transcript]:
         """Transcribe each recording: a path, the bytes of a sound file, (samples, rate), or a list of these.
 
         `language` is a code such as "en"; without it, it is detected. `translate`: into English. `prompt`: text with
         names and spellings to expect.
         """
-        options = SpeechOptions(language, translate, prompt, temperature)
+        options = SpeechOptions(language, translate, prompt or "", temperature)
         recordings = audio if isinstance(audio, list) else [audio]
         driver = import_module("quire.engine.transcription")  # at first use: few models hear
         found: list[Transcript] = driver.transcribe_all(

@@ -26,6 +26,7 @@ from quire.grammar.compiler import Compiler
 from quire.grammar.grammar import GrammarVocabulary, open_backend
 from quire.models.config import CheckpointSource
 from quire.models.draw import DrawnModel, draw
+from quire.models.errors import UnsupportedModel
 from quire.runner.cache_plan import CachePlan, cache_bytes, plan_own
 from quire.runner.memory import (
     ModelMemory,
@@ -238,6 +239,11 @@ def fit_config(config: Config, model: DrawnModel, facts: DeviceFacts, other_byte
     """
     config = with_model_limits(config, model)
     config = with_kv_format(config, facts)
+    if model.source is not None and not facts.reads_sources:
+        raise UnsupportedModel(
+            f"{model.architecture} has an encoder and a decoder, which the device {facts.name} cannot run yet. Use "
+            "--device cpu."
+        )
     longest_source = 0 if model.source is None else model.source.max_tokens
     sizes = cache_bytes(model.graph.caches, config, facts.frees_windows, longest_source)
     total = facts.memory.total_bytes

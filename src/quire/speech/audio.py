@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.speech.mel import SAMPLE_RATE
-from quire.types.errors import InvalidRequest, QuireError
+from quire.types.errors import AudioUnavailable, InvalidRequest
 
 Array = NDArray[Any]
 
@@ -23,12 +23,6 @@ TAPS = 24  # zero crossings on each side of the resampling filter
 _PIECE = 1 << 20  # samples decoded at once
 _IMAGES = {b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image", b"BM": "a BMP image"}
 _OTHERS = {b"%PDF": "a PDF document", b"PK\x03\x04": "a ZIP archive", b"{": "JSON", b"<": "markup"}
-
-
-class AudioUnavailable(QuireError):
-    """The package that decodes sound files is not installed."""
-
-    code, status = "audio_unavailable", 501
 
 
 def read_audio(data: bytes, *, max_seconds: float = MAX_SECONDS, field: str = "file") -> Array:
@@ -103,6 +97,4 @@ def _soundfile() -> ModuleType:
     try:
         return import_module("soundfile")
     except (ImportError, OSError):
-        raise AudioUnavailable(
-            "Sound files cannot be decoded: the package soundfile is not installed. Run: pip install soundfile"
-        ) from None
+        raise AudioUnavailable from None

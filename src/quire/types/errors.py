@@ -137,3 +137,28 @@ class OutOfDeviceMemory(StepFailed):
             "The device had no memory left to compute this request beside the others. Send it again later, or with a "
             "shorter prompt. The operator can free memory for steps with a lower memory_share or max_step_tokens."
         )
+
+
+class SourceTooLong(InvalidRequest):
+    """The input of the model's encoder is longer than that, or its cache, can hold."""
+
+    code = "source_too_long"
+
+    def __init__(self, num_tokens: int, most: int) -> None:
+        super().__init__(
+            f"The input of the encoder has {num_tokens} tokens, {most} is the limit: send less at once.", field="prompt"
+        )
+        self.num_tokens = num_tokens
+        self.most = most
+
+
+class AudioUnavailable(QuireError):
+    """The package that decodes sound files is not installed."""
+
+    code = "audio_unavailable"
+    status = 501
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Sound files cannot be decoded: the package soundfile is not installed. Run: pip install soundfile"
+        )

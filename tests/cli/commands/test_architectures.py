@@ -79,7 +79,7 @@ def test_the_kinds_of_experts_are_those_that_its_toys_draw(arch: Architecture):
 
 def test_every_kind_of_attention_occurs():
     kinds = {kind for arch in all_architectures() for kind in attention_kinds(arch)}
-    assert kinds == {"full", "both sides", "sinks", *ATTENTION_KEYS.values(), *STATE_WORDS.values()}
+    assert kinds == {"full", "both sides", "cross", "sinks", *ATTENTION_KEYS.values(), *STATE_WORDS.values()}
 
 
 def test_the_readme_shows_the_table(listed):

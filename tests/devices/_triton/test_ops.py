@@ -37,6 +37,7 @@ DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 ELSEWHERE = {"attention", "attention_shared", "attention_latent", "attention_bidirectional", "qkv_attention"}
 ELSEWHERE |= {"short_conv", "delta_rule", "state_scan", "activated_short_conv", "gated_delta_rule"}
 ELSEWHERE |= {"features"}  # of a whole program: tests/devices/cuda/test_model_drafts.py
+ELSEWHERE |= {"attention_source", "shift_tokens"}  # of encoder-decoders, which run on the CPU alone
 ROUTED = {"weights": torch.float32, "chosen": torch.int32}  # inputs that route makes, in any number format
 NUM_POSITIONS = 4096
 MAX_INTERPRETED = 8  # tokens of an example in the interpreter

@@ -15,6 +15,7 @@ from quire.serve.dialects.contract import (
     GenerateEndpoint,
     RequestLimits,
     ShowEndpoint,
+    SpeechEndpoint,
     VectorEndpoint,
 )
 from quire.types.errors import InvalidRequest, StepFailed
@@ -36,7 +37,7 @@ def test_every_body_has_a_schema(name: str):
     bodies = {
         each.path
         for each in one.endpoints
-        if isinstance(each, GenerateEndpoint | CountEndpoint | ChangeEndpoint | VectorEndpoint)
+        if isinstance(each, GenerateEndpoint | CountEndpoint | ChangeEndpoint | VectorEndpoint | SpeechEndpoint)
     }
     bodies |= {each.path for each in one.endpoints if isinstance(each, ShowEndpoint) and each.name_of}
     assert one.name == name and set(one.schemas) == bodies

@@ -75,6 +75,7 @@ def attention_kinds(arch: Architecture) -> list[str]:
     kinds = ["full", *(kind for key, kind in ATTENTION_KEYS.items() if key in read)] if has_attention else []
     kinds = ["both sides" if kind == "full" else kind for kind in kinds] if "head" not in words else kinds
     kinds += ["sinks"] if "attn.sinks" in words else []
+    kinds += ["cross"] if arch.source is not None else []
     return kinds + [kind for word, kind in STATE_WORDS.items() if word in words]
 
 

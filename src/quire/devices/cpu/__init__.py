@@ -22,6 +22,7 @@ FACTS = DeviceFacts(
     },
     conversions=("q8_0",),
     plan="quire.devices.cpu.plan",
+    reads_sources=True,
     frees_windows=True,
     fused_ops=frozenset(
         {"linear_split", "gated_linear", "activated_linear", "linear_add", "head", "activated_short_conv"}

@@ -21,12 +21,13 @@ from quire.serve.dialects.contract import (
     ListEndpoint,
     PageEndpoint,
     ShowEndpoint,
+    SpeechEndpoint,
     VersionEndpoint,
 )
 from quire.serve.http.exchange import JSON, Exchange
 from quire.serve.service import Service
 
-PLAIN = "text/plain"
+PLAIN, FORM = "text/plain", "multipart/form-data"
 ERROR = {"type": "object", "required": ["error"]}  # in every dialect, with further fields of its own
 
 
@@ -94,7 +95,9 @@ def describe_api(dialects: Sequence[Dialect], has_keys: bool) -> dict[str, Any]:
             method = method_of(endpoint)
             operation = _operation(method, endpoint.path, (type(endpoint).__doc__ or "").split(". ")[0])
             types = (JSON, endpoint.streams) if isinstance(endpoint, GenerateEndpoint | ChangeEndpoint) else (JSON,)
-            operation |= _body(dialect.schemas.get(endpoint.path)) | _responses(types) | {"tags": [dialect.name]}
+            kind = FORM if isinstance(endpoint, SpeechEndpoint) else JSON
+            body = _body(dialect.schemas.get(endpoint.path), kind=kind)
+            operation |= body | _responses(types) | {"tags": [dialect.name]}
             paths.setdefault(endpoint.path, {})[method.lower()] = operation
     for own in OWN_ROUTES:
         operation = _operation(own.method, own.path, (own.handle.__doc__ or "").split("\n")[0])
@@ -122,8 +125,8 @@ def _operation(method: str, path: str, summary: str) -> dict[str, Any]:
     return operation
 
 
-def _body(schema: object | None, is_needed: bool = True) -> dict[str, Any]:
-    return {} if schema is None else {"requestBody": {"required": is_needed, "content": {JSON: {"schema": schema}}}}
+def _body(schema: object | None, is_needed: bool = True, kind: str = JSON) -> dict[str, Any]:
+    return {} if schema is None else {"requestBody": {"required": is_needed, "content": {kind: {"schema": schema}}}}
 
 
 def _responses(types: Sequence[str]) -> dict[str, Any]:
