@@ -71,8 +71,7 @@ def build_engine(
     drafters: Sequence[ProposesDrafts] | None = None,
     draft: CheckpointSource | None = None,
 ) -> LoadedEngine:
-    """An engine for an open checkpoint. `drafters`, `draft`: instead of those that every model has or the settings
-    name."""
+    """An engine for an open checkpoint. `drafters`, `draft`: instead of what every model has, or the settings name."""
     began = time.monotonic()
     progress("drawing the graph")
     model = draw(checkpoint, partial(context_limit, config))
@@ -101,10 +100,7 @@ def build_engine(
     drafters = _drafters(cache) if drafters is None else drafters
     scheduler = Scheduler(cache, config.scheduler, _speculation(drafters, drafter, runner, config))
     cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
-    compiler = Compiler(
-        lambda: open_backend(grammar_vocabulary(checkpoint, vocab_size), config.grammar.open_objects), config.grammar
-    )
-    grammars = Grammars(scheduler, compiler, config, vocab_size)
+    grammars = Grammars(scheduler, _compiler(checkpoint, vocab_size, config), config, vocab_size)
     core = EngineCore(scheduler, cache, runner, grammars, vocab_size, depth=runner.depth)
     core.seeds_requests = drafter is not None
     core.checks_when_idle = config.observe.log_level == "debug"
@@ -126,6 +122,12 @@ def build_engine(
         state_bytes=plan.sizes.state,
     )
     return LoadedEngine(core, ready)
+
+
+def _compiler(checkpoint: CheckpointSource, vocab_size: int, config: Config) -> Compiler:
+    return Compiler(
+        lambda: open_backend(grammar_vocabulary(checkpoint, vocab_size), config.grammar.open_objects), config.grammar
+    )
 
 
 def _drafters(cache: KVCache) -> tuple[ProposesDrafts, ...]:

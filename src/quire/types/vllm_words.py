@@ -82,7 +82,9 @@ WORDS = (
     _word("chat_template", ENGINE, answer="the model's own is used; `quire create` makes a model with another."),
     _word("override_generation_config", ENGINE, answer="put PARAMETER lines into a Modelfile: `quire create`."),
     _word("enable_lora", ENGINE, harmless=(False,), answer="merge the adapter into the weights."),
-    _word("speculative_config", ENGINE, answer="drafting needs no configuration; speculate='off' switches it off."),
+    _word(
+        "speculative_config", ENGINE, answer="give draft=MODEL for a draft model; speculate='off' switches drafts off."
+    ),
     _word("task", ENGINE, harmless=("auto", "generate"), answer="models generate text."),
     _word("max_seq_len_to_capture", ENGINE, is_harmless=True, answer="what is captured is decided by memory."),
     _word("disable_custom_all_reduce", ENGINE, is_harmless=True, answer=PARALLEL),

@@ -65,8 +65,7 @@ def _fallback(program: Any, lowering: _Lowering, limits: Limits) -> Fallback | N
     if not lowering.called:
         return None
     warn_of_fallback(lowering.graph, KERNELS)
-    weights = lowering.packer.weights
-    fallback = Fallback(interpreter_for(lowering.graph, weights, limits))
+    fallback = Fallback(interpreter_for(lowering.graph, lowering.packer.weights, limits))
     for node, inputs, outputs in lowering.called:
         fallback.add(PlacedNode(node, tuple(map(program.rows_of, inputs)), tuple(map(program.rows_of, outputs))))
     return fallback
@@ -103,9 +102,8 @@ class _Lowering:
         for node in self.graph.nodes:
             lower_node = _Lowering._call if id(node) in self._without_kernel else KERNELS[node.op.name]
             lower_node(self, node)
-        if (
-            logits := self.graph.outputs.get("logits")
-        ) is not None and logits.id in self.places:  # an op other than `head` made them
+        if (logits := self.graph.outputs.get("logits")) is not None and logits.id in self.places:
+            # An op other than `head` made them.
             self.emit("output", x=self.read(logits))
 
     # --- what is needed of a value
