@@ -147,8 +147,8 @@ class SpeculationConfig:
 
     speculate: str = setting(
         AUTO,
-        "auto: guess next tokens from the text, from the prefix cache and by the model's own head, and verify several in "
-        "one step where that is faster; the text stays the same. off: never.",
+        "auto: guess next tokens from the text, from the prefix cache and by the model's own head, and verify several "
+        "in one step where that is faster; the text stays the same. off: never.",
         choices=(AUTO, OFF),
     )
     draft: str | None = setting(
