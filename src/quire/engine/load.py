@@ -144,7 +144,10 @@ def _drafters(cache: KVCache) -> tuple[ProposesDrafts, ...]:
 
 def _open_draft(drafting: PlannedDraft, device: Device) -> ProposesByModel:
     kept = kept_weights(drafting.checkpoint, drafting.model, drafting.config)
-    return drafting.open(device, _lowering_options(drafting.config, device, kept))
+    drafter = drafting.open(device, _lowering_options(drafting.config, device, kept))
+    if isinstance(drafting.checkpoint, Checkpoint):
+        drafting.checkpoint.release_pages()
+    return drafter
 
 
 def _speculation(

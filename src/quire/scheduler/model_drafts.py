@@ -18,7 +18,7 @@ from quire.scheduler.step_costs import StepCosts
 READY = 32  # tokens of a backlog that is read in the step of the draft
 CHUNK = 256  # tokens of backlogs that are read in one step
 HORIZON = 64  # tokens in which drafts have to pay for the reading
-FIRST_TRIALS = 4  # drafts that are made before anything is known
+FIRST_TRIALS = 3  # drafts that are made before anything is known
 TRIAL_TOKENS = 2
 MIN_CHANCE = 0.25  # of the first token: a text with less is left out
 FIRST_PATIENCE, MAX_PATIENCE = 16, 512  # steps that a text is left out, until it is tried again
