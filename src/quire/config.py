@@ -149,14 +149,14 @@ class SpeculationConfig:
 
     speculate: str = setting(
         AUTO,
-        "auto: guess next tokens from the text and from the prefix cache, and verify several in one step where that is "
-        "faster; the text stays the same. off: never.",
+        "auto: guess next tokens from the text, from the prefix cache and by the model's own head, and verify several "
+        "in one step where that is faster; the text stays the same. off: never.",
         choices=(AUTO, OFF),
     )
     draft: str | None = setting(
         None,
         "A small model with the same vocabulary, by name or path, that guesses next tokens too, where that is faster; "
-        "or the folder of an EAGLE-3 head of the model. None: guesses are looked up, or made by the model's own head.",
+        "or the folder of an EAGLE-3 head. A server uses it for the models of its command line. None: no such model.",
     )
 
 

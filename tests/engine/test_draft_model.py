@@ -62,7 +62,7 @@ def test_unseeded_drafts_have_the_random_numbers_of_the_text() -> None:
     assert driver.accepted and all(drafted == accepted for drafted, accepted in driver.accepted)
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("prompt", [PROMPTS[1], *(pytest.param(each, marks=pytest.mark.slow) for each in PROMPTS[::2])])
 def test_as_many_drafts_are_accepted_as_by_transformers(prompt: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     draft_always(monkeypatch, 4)
     toy = make_toy("llama")

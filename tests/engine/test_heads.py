@@ -22,6 +22,12 @@ IN_LAYER = {"enorm": "enorm", "hnorm": "hnorm", "eh_proj": "eh_proj", "post_norm
 OF_MODEL = {"enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "eh_proj": "fc", "post_norm": "norm"}
 HYBRID = ["qwen3_next", "qwen3_5", "qwen3_5_moe"]
 CASES = ["glm4_moe", "deepseek_v3", "glm4_moe_lite", *HYBRID]
+SLOW = ("glm4_moe_lite", "qwen3_5", "qwen3_5_moe")  # relatives of the others
+
+
+def slow_relatives(cases: list[str]) -> list[Any]:
+    """Parameters of a test, of which some are slow tests."""
+    return [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in cases]
 
 
 @cache
@@ -73,7 +79,7 @@ def driver_of(case: str, **settings: Any) -> DraftDriver:
     return DraftDriver(None, case, checkpoint=with_head(case)[0].checkpoint, **settings)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_relatives(CASES))
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 def test_the_text_is_that_without_a_head(case: str, sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch) -> None:
     draft_always(monkeypatch, 3)
@@ -97,7 +103,7 @@ def recorded_drafts(driver: DraftDriver) -> dict[int, int]:
     return found
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in HYBRID])
+@pytest.mark.parametrize("case", slow_relatives([case for case in CASES if case not in HYBRID]))
 def test_drafts_and_what_is_accepted_of_them_are_those_of_transformers(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +134,7 @@ def test_drafts_and_what_is_accepted_of_them_are_those_of_transformers(
     assert [each for _, each in driver.accepted] == [int(text[at] == ours[at]) for at in ours if at < len(text) - 1]
 
 
-@pytest.mark.parametrize("case", HYBRID)
+@pytest.mark.parametrize("case", slow_relatives(HYBRID))
 def test_drafts_of_a_hybrid_model_are_those_of_transformers_layers(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers does not generate with heads of such models: its layers are run over each whole text."""
     torch, caches = pytest.importorskip("torch"), pytest.importorskip("transformers.cache_utils")

@@ -200,7 +200,7 @@ def test_a_request_without_drafts_is_not_asked_for() -> None:
 def test_what_the_model_keeps_of_a_text_ends_with_it() -> None:
     engine = Engine(TimedModel(0.05))
     engine.add("a", max_tokens=20)
-    engine.run(12)
+    engine.run(30)
     assert engine.model.calls and not engine.model.num_read
 
 

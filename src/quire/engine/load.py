@@ -85,8 +85,7 @@ def build_engine(
     drafters: Sequence[ProposesDrafts] | None = None,
     draft: CheckpointSource | None = None,
 ) -> LoadedEngine:
-    """An engine for an open checkpoint. `drafters`, `draft`: instead of those that every model has or the settings
-    name."""
+    """An engine for an open checkpoint. `drafters`, `draft`: instead of what every model has, or the settings name."""
     began = time.monotonic()
     progress("drawing the graph")
     model = draw(checkpoint, partial(context_limit, config), config.embedding.pooling)
@@ -116,10 +115,7 @@ def build_engine(
         cache.sources = SourcePool(limits.num_source_blocks, limits.block_tokens, model.source.max_tokens)
     scheduler = _scheduler(cache, runner, config, (_drafters(cache) if drafters is None else drafters, drafter))
     cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
-    compiler = Compiler(
-        lambda: open_backend(grammar_vocabulary(checkpoint, vocab_size), config.grammar.open_objects), config.grammar
-    )
-    grammars = Grammars(scheduler, compiler, config, vocab_size)
+    grammars = Grammars(scheduler, _compiler(checkpoint, vocab_size, config), config, vocab_size)
     core = EngineCore(scheduler, cache, runner, grammars, vocab_size, depth=runner.depth)
     core.kinds, vector_size = request_kinds(model)
     core.seeds_requests = drafter is not None
@@ -177,6 +173,12 @@ def request_kinds(model: DrawnModel) -> tuple[tuple[RequestKind, ...], int]:
     return generates, 0
 
 
+def _compiler(checkpoint: CheckpointSource, vocab_size: int, config: Config) -> Compiler:
+    return Compiler(
+        lambda: open_backend(grammar_vocabulary(checkpoint, vocab_size), config.grammar.open_objects), config.grammar
+    )
+
+
 def _drafters(cache: KVCache) -> tuple[ProposesDrafts, ...]:
     """The drafters that every model has."""
 
@@ -191,7 +193,10 @@ def _drafters(cache: KVCache) -> tuple[ProposesDrafts, ...]:
 
 def _open_draft(drafting: PlannedDraft, device: Device) -> ProposesByModel:
     kept = kept_weights(drafting.checkpoint, drafting.model, drafting.config)
-    return drafting.open(device, lowering_options(device, kept, drafting.config))
+    drafter = drafting.open(device, lowering_options(device, kept, drafting.config))
+    if isinstance(drafting.checkpoint, Checkpoint):
+        drafting.checkpoint.release_pages()
+    return drafter
 
 
 def _speculation(

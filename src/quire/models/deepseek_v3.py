@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from quire.graph.graph import Graph, Value
-from quire.models.deepseek_v2 import DEEPSEEK_CONFIG, LATENT_WORDS, deepseek_layer, deepseek_v2
+from quire.models.deepseek_v2 import DEEPSEEK_CONFIG, LATENT_WORDS, deepseek_v2
 from quire.models.grouped_moe import CORRECTED_NAMES, GROUPED_GGUF, SIGMOID
 from quire.models.keys import ConfigKeys
 from quire.models.latent import BIASED, GGUF_KEYS, LatentConfig
-from quire.models.mtp import MtpHead
 from quire.models.registry import architecture
 
 METHOD = "noaux_tc"
@@ -39,7 +38,6 @@ LATENT_GGUF = GROUPED_GGUF.override(reads=GGUF_KEYS, head_dim="rope.dimension_co
     names=CORRECTED_NAMES.but(**LATENT_WORDS),
     keys=ConfigKeys(V3_CONFIG, LATENT_GGUF),
     config=LatentConfig,
-    mtp=MtpHead(deepseek_layer),
 )
 def deepseek_v3(g: Graph, c: LatentConfig) -> Value:
     """The routing is in the configuration. GGUF files of DeepSeek-V2 have this architecture's name."""

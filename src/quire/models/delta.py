@@ -161,15 +161,6 @@ DELTA_NAMES: Names = attention_in_some(
 ).but({**delta_entries("linear_attn", tiled)})
 
 
-# The head for drafting, in safetensors: its layers have a prefix of their own.
-DELTA_MTP: Mapping[str, TensorName] = {
-    "mtp_embed_norm": gemma_norm("mtp.pre_fc_norm_embedding", "mtp_embed_norm"),
-    "mtp_hidden_norm": gemma_norm("mtp.pre_fc_norm_hidden", "mtp_hidden_norm"),
-    "mtp_matrix": TensorName("mtp.fc", None, ("hidden", "two_hidden")),
-    "mtp_norm": gemma_norm("mtp.norm", "mtp_norm"),
-}
-
-
 def attend_or_recur(g: Graph, c: Any, layer: Layer, h: Value) -> Value:
     """Gated attention of h in the layers that have it, the delta rule in the others."""
     if has_attention(c, layer.index):

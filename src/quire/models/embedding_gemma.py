@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from quire.graph.graph import Graph, Value
-from quire.models.blocks import gated_mlp, rotate
+from quire.models.blocks import gated_mlp, norm_heads, rotate
 from quire.models.encoder import attend_all, pooled
 from quire.models.gemma3 import CONFIG, GGUF, NAMES, Gemma3Config
 from quire.models.keys import ConfigKeys

@@ -11,7 +11,6 @@ from quire.models.config import QKV
 from quire.models.grouped_moe import CONFIG_KEYS, CORRECTED_NAMES, GROUPED_GGUF, SIGMOID, UNUSED_KEYS, GroupedMoeConfig
 from quire.models.keys import ConfigKeys, RopeRules
 from quire.models.llama import LLAMA_CONFIG
-from quire.models.mtp import MtpHead
 from quire.models.names import TensorName
 from quire.models.registry import architecture
 from quire.models.values import Values
@@ -50,16 +49,16 @@ class Glm4MoeConfig(GroupedMoeConfig):
 
 
 def _norm(word: str) -> TensorName:
-    only = Glm4MoeConfig.has_head_norms
-    return TensorName(f"self_attn.{word}_norm", f"attn_{word}_norm", ("head_dim",), only=only)
+    stem, only = f"{word}_norm", Glm4MoeConfig.has_head_norms
+    return TensorName(f"self_attn.{stem}", f"attn_{stem}", ("head_dim",), only=only)
 
 
-NAMES = CORRECTED_NAMES.but({"attn.q_norm": _norm("q"), "attn.k_norm": _norm("k")}).marked(
-    "mlp.norm", gguf="post_attention_norm"
-)
+_NORMS = {"attn.q_norm": _norm("q"), "attn.k_norm": _norm("k")}
+NAMES = CORRECTED_NAMES.but(_NORMS).marked("mlp.norm", gguf="post_attention_norm")
 
 
-def _layer(g: Graph, c: Glm4MoeConfig, layer: Layer, x: Value) -> Value:
+def glm4_moe_layer(g: Graph, c: Glm4MoeConfig, layer: Layer, x: Value) -> Value:
+    """Draw a layer."""
     h = g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)
     x = g.add(x, attend(g, c, layer, h, head_norm="rms" if c.norms_heads else None))
     return g.add(x, moe_mlp(g, c, layer, g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps), "silu", **c.routing))
@@ -72,11 +71,10 @@ def _layer(g: Graph, c: Glm4MoeConfig, layer: Layer, x: Value) -> Value:
     names=NAMES,
     keys=ConfigKeys(CONFIG, GGUF),
     config=Glm4MoeConfig,
-    mtp=MtpHead(_layer),
 )
 def glm4_moe(g: Graph, c: Glm4MoeConfig) -> Value:
     """Pre-norm decoder. The first layers have a feed-forward block instead of experts."""
     x = g.embed("embed")
     for layer in g.layers(c.num_layers):
-        x = _layer(g, c, layer, x)
+        x = glm4_moe_layer(g, c, layer, x)
     return g.logits(g.rms_norm(x, "norm", eps=c.norm_eps), "head")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from quire.graph.graph import Graph, Value
-from quire.models.deepseek_v2 import LATENT_WORDS, deepseek_layer, deepseek_v2
+from quire.models.deepseek_v2 import LATENT_WORDS, deepseek_v2
 from quire.models.deepseek_v3 import V3_CONFIG
 from quire.models.grouped_moe import CORRECTED_NAMES
 from quire.models.keys import ConfigKeys
 from quire.models.latent import LatentConfig
-from quire.models.mtp import MtpHead
 from quire.models.registry import architecture
 
 CONFIG = V3_CONFIG.override(
@@ -28,7 +27,6 @@ CONFIG = V3_CONFIG.override(
     names=CORRECTED_NAMES.but(**LATENT_WORDS),
     keys=ConfigKeys(CONFIG),
     config=LatentConfig,
-    mtp=MtpHead(deepseek_layer),
 )
 def glm4_moe_lite(g: Graph, c: LatentConfig) -> Value:
     """The numbers are in the configuration."""

@@ -11,14 +11,12 @@ from quire.models.config import ModelConfig
 from quire.models.delta import (
     DELTA_CONFIG,
     DELTA_GGUF,
-    DELTA_MTP,
     DELTA_NAMES,
     DeltaHeads,
     attend_or_recur,
     read_delta,
 )
 from quire.models.keys import ConfigKeys
-from quire.models.mtp import MtpHead
 from quire.models.registry import architecture
 from quire.models.values import Values
 
@@ -39,7 +37,8 @@ class Qwen35Config(ModelConfig):
         return {**ModelConfig.sizes(self, layer), **self.delta.sizes()}
 
 
-def _layer(g: Graph, c: Qwen35Config, layer: Layer, x: Value) -> Value:
+def qwen3_5_layer(g: Graph, c: Qwen35Config, layer: Layer, x: Value) -> Value:
+    """Draw a layer."""
     x = g.add(x, attend_or_recur(g, c, layer, g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)))
     return g.add(x, gated_mlp(g, layer, g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps), "silu"))
 
@@ -51,11 +50,10 @@ def _layer(g: Graph, c: Qwen35Config, layer: Layer, x: Value) -> Value:
     names=DELTA_NAMES,
     keys=ConfigKeys(CONFIG, DELTA_GGUF),
     config=Qwen35Config,
-    mtp=MtpHead(_layer, DELTA_MTP, "mtp.layers", in_gguf=False),
 )
 def qwen3_5(g: Graph, c: Qwen35Config) -> Value:
     """Pre-norm decoder with norms of 1 + w."""
     x = g.embed("embed")
     for layer in g.layers(c.num_layers):
-        x = _layer(g, c, layer, x)
+        x = qwen3_5_layer(g, c, layer, x)
     return g.logits(g.rms_norm(x, "norm", eps=c.norm_eps), "head")

@@ -10,7 +10,7 @@ from quire.models.delta import DELTA_NAMES
 from quire.models.delta_moe import DeltaMoeConfig, with_shared_experts
 from quire.models.keys import ConfigKeys
 from quire.models.qwen3_next import CONFIG as NEXT_CONFIG
-from quire.models.qwen3_next import GGUF, MTP, qwen3_next
+from quire.models.qwen3_next import GGUF, qwen3_next
 from quire.models.registry import architecture
 
 CONFIG = NEXT_CONFIG.override(
@@ -34,7 +34,6 @@ class Qwen35MoeConfig(DeltaMoeConfig):
     names=with_shared_experts(DELTA_NAMES),
     keys=ConfigKeys(CONFIG, GGUF),
     config=Qwen35MoeConfig,
-    mtp=MTP,
 )
 def qwen3_5_moe(g: Graph, c: Qwen35MoeConfig) -> Value:
     """The tensors of the delta rule are other ones than those of Qwen3-Next."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from quire.graph.graph import Graph, Layer, Value
 from quire.models.blocks import moe_mlp
-from quire.models.delta import DELTA_CONFIG, DELTA_GGUF, DELTA_MTP, DELTA_NAMES, attend_or_recur, delta_entries
+from quire.models.delta import DELTA_CONFIG, DELTA_GGUF, DELTA_NAMES, attend_or_recur, delta_entries
 from quire.models.delta_moe import DeltaMoeConfig, with_shared_experts
 from quire.models.keys import ConfigKeys
 from quire.models.moe import CONFIG_KEYS, GGUF_KEYS, TRAINING_KEYS
-from quire.models.mtp import MtpHead
 from quire.models.names import RowRule, Stored, concatenated, part_of_groups
 from quire.models.registry import architecture
 
@@ -40,21 +39,19 @@ GGUF = DELTA_GGUF.override(
 )
 
 
-def _layer(g: Graph, c: DeltaMoeConfig, layer: Layer, x: Value) -> Value:
+def qwen3_next_layer(g: Graph, c: DeltaMoeConfig, layer: Layer, x: Value) -> Value:
+    """Draw a layer."""
     x = g.add(x, attend_or_recur(g, c, layer, g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)))
     return g.add(x, moe_mlp(g, c, layer, g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps), "silu"))
 
 
-MTP = MtpHead(_layer, DELTA_MTP, "mtp.layers", in_gguf=False)
-
-
 @architecture(
     "Qwen3NextForCausalLM", model_type="qwen3_next", gguf="qwen3next", names=NAMES, keys=ConfigKeys(CONFIG, GGUF),
-    config=DeltaMoeConfig, mtp=MTP,
+    config=DeltaMoeConfig,
 )  # fmt: skip
 def qwen3_next(g: Graph, c: DeltaMoeConfig) -> Value:
     """Pre-norm decoder with norms of 1 + w."""
     x = g.embed("embed")
     for layer in g.layers(c.num_layers):
-        x = _layer(g, c, layer, x)
+        x = qwen3_next_layer(g, c, layer, x)
     return g.logits(g.rms_norm(x, "norm", eps=c.norm_eps), "head")

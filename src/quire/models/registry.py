@@ -52,14 +52,13 @@ def architecture(
     keys: ConfigKeys,
     config: type[ModelConfig] = ModelConfig,
     gguf: str | None = None,
-    mtp: MtpHead | None = None,
 ) -> Callable[[AnyDraw], AnyDraw]:
     """Register the function that draws an architecture."""
 
     types = (model_type,) if isinstance(model_type, str) else model_type
 
     def register(draw: AnyDraw) -> AnyDraw:
-        _ARCHITECTURES[name] = Architecture(name, types, gguf, names, keys, config, draw, mtp)
+        _ARCHITECTURES[name] = Architecture(name, types, gguf, names, keys, config, draw)
         return draw
 
     return register
@@ -77,6 +76,11 @@ def alias(name: str, *, of: str, model_type: str, gguf: str | None = None, **cha
     """
     same = _ARCHITECTURES[of]
     _ARCHITECTURES[name] = replace(same, name=name, model_types=(model_type,), gguf=gguf, alias_of=of, **changes)
+
+
+def add_mtp(name: str, head: MtpHead) -> None:
+    """Register the head that checkpoints of an architecture may have, from a file that imports it."""
+    _ARCHITECTURES[name] = replace(_ARCHITECTURES[name], mtp=head)
 
 
 def all_architectures() -> tuple[Architecture, ...]:

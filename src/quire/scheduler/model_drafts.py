@@ -18,8 +18,9 @@ from quire.scheduler.step_costs import StepCosts
 READY = 32  # tokens of a backlog that is read in the step of the draft
 CHUNK = 256  # tokens of backlogs that are read in one step
 HORIZON = 64  # tokens in which drafts have to pay for the reading
-FIRST_TRIALS = 4  # drafts that are made before anything is known
+FIRST_TRIALS = 3  # drafts that are made before anything is known
 TRIAL_TOKENS = 2
+MIN_STEPS = 16  # of the target, until its times are trusted: the first ones are slow
 MIN_CHANCE = 0.25  # of the first token: a text with less is left out
 FIRST_PATIENCE, MAX_PATIENCE = 16, 512  # steps that a text is left out, until it is tried again
 MOST_PROBE_SECONDS = 1.0
@@ -58,7 +59,7 @@ class ModelDrafts:
         self.source: Source = (drafter.name, 0)
         self.max_drafts = min(drafter.max_drafts, limits.row_drafts)
         self._costs = StepCosts()
-        self._num_trials = 0
+        self._num_trials = self._num_steps = 0
         self._probe_seconds = 0.0
         self.spent_seconds = 0.0  # by its steps since `begin_step`
 
@@ -77,6 +78,8 @@ class ModelDrafts:
         if self._num_trials < FIRST_TRIALS or not self._costs.has_measurements:
             first = min(known, key=lambda each: each[1])[0]
             return ModelChoice((first.state,), min(TRIAL_TOKENS, self.max_drafts), is_trial=True)
+        if self._num_steps < MIN_STEPS:
+            return NOTHING
         hopeful = [each for each in known if self._is_hopeful(each[0])]
         ready = [each for each in hopeful if each[1] <= READY]
         num_drafts, ratio = self._best(hopeful, num_running, plain, drafted)
@@ -120,7 +123,8 @@ class ModelDrafts:
                 request.model_patience = min(2 * (request.model_patience or FIRST_PATIENCE), MAX_PATIENCE)
 
     def add_probe_seconds(self, seconds: float) -> None:
-        """Allow more time for drafts that are not expected to pay."""
+        """Allow more time for drafts that are not expected to pay: a step of the target is over."""
+        self._num_steps += 1
         self._probe_seconds = min(self._probe_seconds + seconds, MOST_PROBE_SECONDS)
 
     def forget(self, sample_id: str) -> None:

@@ -83,7 +83,9 @@ WORDS = (
     _word("chat_template", ENGINE, answer="the model's own is used; `quire create` makes a model with another."),
     _word("override_generation_config", ENGINE, answer="put PARAMETER lines into a Modelfile: `quire create`."),
     _word("enable_lora", ENGINE, harmless=(False,), answer="merge the adapter into the weights."),
-    _word("speculative_config", ENGINE, answer="drafting needs no configuration; speculate='off' switches it off."),
+    _word(
+        "speculative_config", ENGINE, answer="give draft=MODEL for a draft model; speculate='off' switches drafts off."
+    ),
     _word(
         "task",
         ENGINE,

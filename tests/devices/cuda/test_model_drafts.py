@@ -13,7 +13,7 @@ from tests.engine.test_eagle3 import head, target
 from tests.engine.test_heads import with_head
 from tests.models.toys import some_tokens
 
-pytestmark = [pytest.mark.device, pytest.mark.interpreted]
+pytestmark = pytest.mark.device
 
 WAYS = {
     "greedy": SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True),

@@ -1,5 +1,4 @@
-"""Rows of tokens beside ids and logits: features that a step brings along, hidden rows that it returns; and rows side
-by side."""
+"""Rows of tokens beside ids and logits: features that a step brings along, hidden rows that it returns."""
 
 from __future__ import annotations
 

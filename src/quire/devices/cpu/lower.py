@@ -68,8 +68,7 @@ def _fallback(program: Any, lowering: _Lowering, limits: Limits) -> Fallback | N
     if not lowering.called:
         return None
     warn_of_fallback(lowering.graph, KERNELS)
-    weights = lowering.packer.weights
-    fallback = Fallback(interpreter_for(lowering.graph, weights, limits))
+    fallback = Fallback(interpreter_for(lowering.graph, lowering.packer.weights, limits))
     for node, inputs, outputs in lowering.called:
         fallback.add(PlacedNode(node, tuple(map(program.rows_of, inputs)), tuple(map(program.rows_of, outputs))))
     return fallback
