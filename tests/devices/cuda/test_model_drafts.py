@@ -16,8 +16,8 @@ from tests.models.toys import some_tokens
 pytestmark = pytest.mark.device
 
 WAYS = {
-    "greedy": SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True),
-    "seeded": SamplingParams(seed=3, top_k=30, max_tokens=5, ignore_eos=True),
+    "greedy": SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True),
+    "seeded": SamplingParams(seed=3, top_k=30, max_tokens=6, ignore_eos=True),
 }
 
 
