@@ -5,45 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-WORDS = [
-    "the",
-    "a",
-    "of",
-    "is",
-    "in",
-    "on",
-    "city",
-    "river",
-    "mountain",
-    "capital",
-    "castle",
-    "bridge",
-    "museum",
-    "winter",
-    "summer",
-    "red",
-    "blue",
-    "green",
-    "old",
-    "new",
-    "tall",
-    "deep",
-    "north",
-    "south",
-    "cold",
-    "warm",
-    "famous",
-    "small",
-    "large",
-    "near",
-    "far",
-    "query",
-    "document",
-    "what",
-    "where",
-    "which",
-    "who",
-]
+WORDS = (  # noqa: SIM905
+    "the a of is in on city river mountain capital castle bridge museum winter summer red blue green old new tall deep "
+    "north south cold warm famous small large near far query document what where which who"
+).split()
 VOCAB = [
     "[PAD]",
     "[UNK]",

@@ -18,6 +18,7 @@ from quire.types.request import SamplingParams
 from quire.types.step import CopyBlock, Join, Part, SaveState, SharedPrefix, StateChange, StepPlan, TableChange
 
 pytestmark = pytest.mark.pure
+OBJECTS = ("draws", "windows", "states", "sources", "features")  # fields of a batch that are no arrays, or may be none
 
 LIMITS = Limits(max_tokens=200, max_rows=8, max_logits=200, max_blocks=12, num_blocks=100, block_tokens=4)
 HYBRID = replace(LIMITS, windows=(WindowLimits(8, 100), WindowLimits(20, 100)), num_states=16)
@@ -25,9 +26,7 @@ HYBRID = replace(LIMITS, windows=(WindowLimits(8, 100), WindowLimits(20, 100)), 
 
 def arrays(batch: Batch) -> dict[str, np.ndarray]:
     """Return the arrays of a batch by name, those of window groups and states too, without the draws."""
-    found = {
-        name: getattr(batch, name) for name in Batch.__slots__ if name not in ("draws", "windows", "states", "features")
-    }
+    found = {name: getattr(batch, name) for name in Batch.__slots__ if name not in OBJECTS}
     for index, window in enumerate(batch.windows):
         found |= {f"{name} of window group {index}": getattr(window, name) for name in window.__slots__}
     if batch.states is not None:

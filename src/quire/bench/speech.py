@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,13 @@ import numpy as np
 from quire.bench.page.text_table import align_columns
 from quire.engine.llm import LLM
 from quire.engine.transcription import drive
+from quire.models.config import read_config
+from quire.models.names import stored_shapes
+from quire.models.registry import all_architectures
 from quire.speech.transcribe import transcribe
 from quire.types.speech import SpeechOptions
 
+NAME = "WhisperForConditionalGeneration"
 SIZES = {"tiny": (384, 4, 6, 1536), "base": (512, 6, 8, 2048), "small": (768, 12, 12, 3072)}
 GOAL = 1.5  # times as fast as the other engine
 PEER = "faster-whisper"
@@ -48,7 +53,9 @@ def main(arguments: Namespace) -> None:
         try:
             times[PEER] = _measure(lambda: _theirs(path, samples, options.tokens), options.runs)
         except ImportError as error:
-            print(f"{PEER} is not installed ({error.name}): pip install faster-whisper transformers torch")
+            print(
+                f"{PEER} is not installed ({error.name}): pip install faster-whisper; its converter needs transformers"
+            )
     rows = [[name, f"{seconds:.2f}", f"{options.seconds / seconds:.1f}"] for name, seconds in times.items()]
     print(align_columns(["engine", "s", "times real time"], rows))
     if PEER in times:
@@ -110,25 +117,42 @@ def _theirs(path: Path, samples: Any, tokens: int) -> Callable[[], int]:
 
 def write_model(folder: Path, size: str) -> Path:
     """Write a multilingual Whisper with random weights."""
-    transformers, torch = import_module("transformers"), import_module("torch")
     width, layers, heads, ffn = SIZES[size]
-    config = transformers.WhisperConfig(
-        vocab_size=51865, d_model=width, encoder_layers=layers, decoder_layers=layers, encoder_attention_heads=heads,
-        decoder_attention_heads=heads, encoder_ffn_dim=ffn, decoder_ffn_dim=ffn, suppress_tokens=[],
-        begin_suppress_tokens=[],
-    )  # fmt: skip
-    torch.manual_seed(0)
-    transformers.WhisperForConditionalGeneration(config).save_pretrained(folder)
-    _write_tokenizer(folder)
-    content = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 80, "chunk_length": 30,
-               "n_fft": 400, "hop_length": 160, "sampling_rate": 16000}  # fmt: skip
-    (folder / "preprocessor_config.json").write_text(json.dumps(content))
-    (folder / "generation_config.json").write_text(
-        json.dumps({"is_multilingual": True, "lang_to_id": {"<|en|>": 50259}})
-    )
+    sizes = {"layers": layers, "attention_heads": heads, "ffn_dim": ffn}
+    sides = {f"{side}_{name}": each for side in ("encoder", "decoder") for name, each in sizes.items()}
+    config = {"architectures": [NAME], "model_type": "whisper", "is_encoder_decoder": True, "vocab_size": 51865,
+              "d_model": width, "activation_function": "gelu", "num_mel_bins": 80, "max_source_positions": 1500,
+              "max_target_positions": 448, "decoder_start_token_id": 50258, "eos_token_id": 50257,
+              "bos_token_id": 50257, "pad_token_id": 50257,
+              **sides}  # fmt: skip
+    generation = {"is_multilingual": True, "lang_to_id": {"<|en|>": 50259}}
+    front_end = {"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 80, "chunk_length": 30,
+                 "n_fft": 400, "hop_length": 160, "sampling_rate": 16000}  # fmt: skip
     special = {"start": 50258, "en": 50259, "transcribe": 50359, "notimestamps": 50363, "end": 50257}
-    (folder / "special.json").write_text(json.dumps(special))
+    files = {"config": config, "generation_config": generation, "preprocessor_config": front_end, "special": special}
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    save = import_module("safetensors.numpy").save_file
+    save(_random_weights(config), folder / "model.safetensors", metadata={"format": "pt"})
+    _write_tokenizer(folder)
     return folder
+
+
+def _random_weights(config: dict[str, Any]) -> dict[str, Any]:
+    """The tensors that a checkpoint with this configuration has: norms of 1, small numbers elsewhere."""
+    arch = next(each for each in all_architectures() if each.name == NAME)
+    assert arch.source is not None
+    checkpoint: Any = SimpleNamespace(container="safetensors", metadata=config, tensors={})
+    numbers, rng = read_config(checkpoint, arch.keys, arch.config), np.random.default_rng(0)
+    shapes = stored_shapes("safetensors", numbers, arch.names)
+    shapes |= stored_shapes("safetensors", arch.source.config(numbers), arch.source.names)
+    shapes |= stored_shapes("safetensors", numbers, arch.source.pairs)
+    return {
+        name: np.ones(shape, np.float32)
+        if name.endswith("norm.weight")
+        else rng.standard_normal(shape, np.float32) * np.float32(0.02)
+        for name, shape in shapes.items()
+    }
 
 
 def _write_tokenizer(folder: Path) -> None:
