@@ -14,6 +14,8 @@ from quire.types.errors import InvalidRequest
 
 logger = logging.getLogger("quire.text")
 CONFIG = "config.json"
+# Settings of generation that change the text and are not applied, with the values that change nothing.
+NOT_APPLIED = {"num_beams": 1, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "min_length": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,9 @@ def read_source_text(config: Mapping[str, Any], generation: Mapping[str, Any]) -
     words = found.get("bad_words_ids") or []
     if any(not isinstance(word, list) or len(word) != 1 for word in words):
         raise UnsupportedTokenizer("bad_words_ids has words of several tokens, which are not supported.")
-    if isinstance(beams := found.get("num_beams"), int) and beams > 1:
-        logger.warning("The model's files ask for beam search with %d beams; answers are the likeliest tokens.", beams)
+    ignored = [f"{name} {found[name]}" for name, neutral in NOT_APPLIED.items() if found.get(name, neutral) != neutral]
+    if ignored:
+        logger.warning("Settings of the model's files that are not applied: %s. Answers are greedy.", ", ".join(ignored))
     return SourceText((start, *([first] if isinstance(first, int) else [])), tuple(word[0] for word in words))
 
 
