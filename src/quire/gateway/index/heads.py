@@ -14,7 +14,7 @@ MAX_PARENTS = 500_000  # of one generation: about 110 MB
 MAX_TRIED = 16  # children compared with a prompt
 
 
-class Heads:
+class BlockHeads:
     """Children of blocks as bytes of their tokens, sorted: the longest common head is next to a prompt's place."""
 
     def __init__(self, max_parents: int = MAX_PARENTS) -> None:

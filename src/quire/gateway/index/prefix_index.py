@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from quire.gateway.index.heads import TOKEN_BYTES, Heads
+from quire.gateway.index.heads import TOKEN_BYTES, BlockHeads
 from quire.gateway.index.lines import EventLine, RemovedEvent, StoredEvent
 from quire.gateway.index.masks import InternedMasks, ReplicaBits
 from quire.gateway.index.pending import PendingPrefixes
@@ -53,7 +53,7 @@ class PrefixIndex:
 
     def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
         self._masks: dict[bytes, int] = {}  # digest -> replicas; may have retired bits until they are swept
-        self._heads = Heads()
+        self._heads = BlockHeads()
         self._bits = ReplicaBits()
         self._interned = InternedMasks()
         self._pending = PendingPrefixes(PENDING_SECONDS)
