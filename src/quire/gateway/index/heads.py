@@ -49,11 +49,14 @@ class BlockHeads:
             self._old.pop(parent, None)
 
     def nearest(self, parent: bytes, tokens: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield the blocks after `parent` with a common head with these tokens, the longest head first."""
+        """Yield the blocks after `parent` with a common head with these tokens, the longest head first.
+
+        Nothing may be added or discarded meanwhile: a block may have thousands of children, which are not copied.
+        """
         known = self._children(parent)
         if known is None:
             return
-        chunks = [known] if isinstance(known, bytes) else known.copy()
+        chunks = [known] if isinstance(known, bytes) else known
         after = bisect_left(chunks, tokens)
         before = after - 1
         for _ in range(MAX_TRIED):

@@ -250,15 +250,18 @@ class PrefixIndex:
         num_blocks, block_tokens = path
         num_tokens = num_blocks * block_tokens
         rest = data[num_tokens * TOKEN_BYTES : (num_tokens + block_tokens) * TOKEN_BYTES]
+        gone = []  # blocks that no replica has any more
         for size, chunk in self._heads.nearest(digest, rest) if rest else ():
             having = self._masks.get(block_digest(digest, chunk), 0)
             if not having:
-                self._heads.discard(digest, chunk)
+                gone.append(chunk)
             elif having & mask:
                 found |= dict.fromkeys(self._bits.names(having & mask), num_tokens + size)
                 mask &= ~having
                 if not mask:
-                    return
+                    break
+        for chunk in gone:
+            self._heads.discard(digest, chunk)
         if num_tokens:
             found |= dict.fromkeys(self._bits.names(mask), num_tokens)
 
