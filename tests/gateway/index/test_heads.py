@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.gateway.index.heads import MAX_TRIED, Heads
+from quire.gateway.index.heads import MAX_TRIED, BlockHeads
 
 pytestmark = pytest.mark.pure
 
@@ -27,7 +27,7 @@ def num_common(left: tuple[int, ...], right: list[int]) -> int:
 
 @given(st.lists(CHUNKS, max_size=MAX_TRIED), st.lists(CHUNKS, max_size=4), CHUNKS)
 def test_the_longest_head_comes_first_and_all_of_them_come(added, removed, asked):
-    heads, kept = Heads(), {tuple(each) for each in added} - {tuple(each) for each in removed}
+    heads, kept = BlockHeads(), {tuple(each) for each in added} - {tuple(each) for each in removed}
     for chunk in added:
         heads.add(PARENT, packed(chunk))
     for chunk in removed:
@@ -39,7 +39,7 @@ def test_the_longest_head_comes_first_and_all_of_them_come(added, removed, asked
 
 
 def test_what_is_used_outlives_what_is_not():
-    heads = Heads(max_parents=4)
+    heads = BlockHeads(max_parents=4)
     heads.add(PARENT, packed([1, 2]))
     for number in range(30):
         heads.add(bytes([number] * 16), packed([number + 1]))

@@ -26,7 +26,7 @@ OF_SERVER = (
 EXAMPLES = (
     "quire gateway --upstream http://10.0.0.1:8000 --upstream http://10.0.0.2:8000 --port 9000",
     "quire gateway --fleet fleet.yaml --api-keys keys.toml --spend-file spend.db",
-    "quire gateway --port 9000      # and then, for each server: quire serve --join http://localhost:9000",
+    "quire gateway --port 9000 --balance least_time",
 )
 LOCAL_HOSTS = ("127.", "localhost", "::1")
 

@@ -14,7 +14,7 @@ MAX_PARENTS = 500_000  # of one generation: about 110 MB
 MAX_TRIED = 16  # children compared with a prompt
 
 
-class Heads:
+class BlockHeads:
     """Children of blocks as bytes of their tokens, sorted: the longest common head is next to a prompt's place."""
 
     def __init__(self, max_parents: int = MAX_PARENTS) -> None:
@@ -49,11 +49,14 @@ class Heads:
             self._old.pop(parent, None)
 
     def nearest(self, parent: bytes, tokens: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield the blocks after `parent` with a common head with these tokens, the longest head first."""
+        """Yield the blocks after `parent` with a common head with these tokens, the longest head first.
+
+        Nothing may be added or discarded meanwhile: a block may have thousands of children, which are not copied.
+        """
         known = self._children(parent)
         if known is None:
             return
-        chunks = [known] if isinstance(known, bytes) else known.copy()
+        chunks = [known] if isinstance(known, bytes) else known
         after = bisect_left(chunks, tokens)
         before = after - 1
         for _ in range(MAX_TRIED):

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from quire.gateway.index.heads import TOKEN_BYTES, Heads
+from quire.gateway.index.heads import TOKEN_BYTES, BlockHeads
 from quire.gateway.index.lines import EventLine, RemovedEvent, StoredEvent
 from quire.gateway.index.masks import InternedMasks, ReplicaBits
 from quire.gateway.index.pending import PendingPrefixes
@@ -53,7 +53,7 @@ class PrefixIndex:
 
     def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
         self._masks: dict[bytes, int] = {}  # digest -> replicas; may have retired bits until they are swept
-        self._heads = Heads()
+        self._heads = BlockHeads()
         self._bits = ReplicaBits()
         self._interned = InternedMasks()
         self._pending = PendingPrefixes(PENDING_SECONDS)
@@ -250,15 +250,18 @@ class PrefixIndex:
         num_blocks, block_tokens = path
         num_tokens = num_blocks * block_tokens
         rest = data[num_tokens * TOKEN_BYTES : (num_tokens + block_tokens) * TOKEN_BYTES]
+        gone = []  # blocks that no replica has any more
         for size, chunk in self._heads.nearest(digest, rest) if rest else ():
             having = self._masks.get(block_digest(digest, chunk), 0)
             if not having:
-                self._heads.discard(digest, chunk)
+                gone.append(chunk)
             elif having & mask:
                 found |= dict.fromkeys(self._bits.names(having & mask), num_tokens + size)
                 mask &= ~having
                 if not mask:
-                    return
+                    break
+        for chunk in gone:
+            self._heads.discard(digest, chunk)
         if num_tokens:
             found |= dict.fromkeys(self._bits.names(mask), num_tokens)
 
