@@ -23,7 +23,7 @@ from quire.types.errors import QuireError
 logger = logging.getLogger(__name__)
 
 FETCH_SECONDS = 60.0  # a model that is not loaded yet is loaded by the question
-RETRY_SECONDS = 30.0
+RETRY_SECONDS = 5.0
 
 ReadText = Callable[[str], ModelText]  # reads the text side of a model of the store; in a thread
 
