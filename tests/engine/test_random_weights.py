@@ -128,7 +128,7 @@ def test_random_norms_are_near_one_and_other_weights_have_the_configured_deviati
 
 
 def test_a_device_without_conversions_refuses_quantize(small: Path):
-    with pytest.raises(BadSetting, match=r"'fp8', which the device 'cpu' does not have: it takes weights as they are"):
+    with pytest.raises(BadSetting, match=r"'fp8', which the device 'cpu' does not have: it has q8_0"):
         LLM(small, load_format="dummy", num_blocks=64, quantize="fp8")
 
 

@@ -274,7 +274,7 @@ def test_a_cutting_rule_cuts_as_its_family_does(name: str, text: str, words: lis
     "change, named",
     [
         ({"pre": "martian"}, "martian.*smollm"),
-        *(({"model": kind}, f"{kind}.*gpt2, gemma4, llama, t5") for kind in ("rwkv", "bert", "plamo2", "whitespace")),
+        *(({"model": kind}, f"{kind}.*gpt2, gemma4, llama, t5") for kind in ("rwkv", "plamo2", "whitespace")),
         ({"normalizer.lowercase": True}, "normalizer.lowercase"),
         ({"add_sep_token": True}, "add_sep_token"),
         ({"add_space_prefix": True}, "add_space_prefix.*'gpt2'"),

@@ -8,7 +8,6 @@ processor time, which other work on the machine changes less.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 import numpy as np
@@ -40,11 +39,10 @@ def _rows(name: str, lengths: tuple[int, ...], options: argparse.Namespace) -> l
     folder = str(write_encoder(home_folder(load()) / "bench" / name, SHAPES[name]))
     tokens = QUICK_TOKENS if options.quick else TOKENS[name]
     sizes = list(lengths), [max(8, tokens // length) for length in lengths]
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     print(f"{name}: quire, quire q8_0, sentence-transformers …", file=sys.stderr, flush=True)
     ours, _ = run_in_child(run_quire, list[list[float]], folder, *sizes, None)
     fast, _ = run_in_child(run_quire, list[list[float]], folder, *sizes, "q8_0")
-    theirs, _ = run_in_child(run_sentence_transformers, list[list[float]], folder, *sizes, threads)
+    theirs, _ = run_in_child(run_sentence_transformers, list[list[float]], folder, *sizes)
     rows = []
     for length, one, two, other in zip(lengths, ours, fast, theirs, strict=True):
         rates = [f"{each[0]:.1f} ({each[1]:.1f})" for each in (one, two, other)]

@@ -32,9 +32,8 @@ def run_quire(folder: str, lengths: list[int], counts: list[int], quantize: str 
     return found
 
 
-def run_sentence_transformers(folder: str, lengths: list[int], counts: list[int], threads: int) -> list[list[float]]:
-    """Return the same, computed by sentence-transformers on torch."""
-    import_module("torch").set_num_threads(threads)
+def run_sentence_transformers(folder: str, lengths: list[int], counts: list[int]) -> list[list[float]]:
+    """Return the same, computed by sentence-transformers, with as many threads as it takes."""
     model = import_module("sentence_transformers").SentenceTransformer(folder, device="cpu")
     found = []
     for length, count in zip(lengths, counts, strict=True):
