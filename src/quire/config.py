@@ -12,10 +12,10 @@ from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from quire.types.embedding_settings import EmbeddingConfig
 from quire.types.expert_memory import expert_bytes_on_host
 from quire.types.formats import ACTIVATION_FORMATS, AUTO, CONVERSIONS, KV_FORMATS, listed
 from quire.types.gateway_settings import GatewayConfig, JoinConfig
-from quire.types.kinds import PoolKind
 from quire.types.sampling_values import OFF
 from quire.types.setting import BadSetting, Setting, setting
 
@@ -157,19 +157,6 @@ class SpeculationConfig:
         None,
         "A small model with the same vocabulary, by name or path, that guesses next tokens too, where that is faster; "
         "or the folder of an EAGLE-3 head. A server uses it for the models of its command line. None: no such model.",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingConfig:
-    """Embeddings."""
-
-    pooling: str | None = setting(
-        None,
-        "How the vectors of a text's tokens become one: mean, cls (the first token's), last, or weighted (a mean in "
-        "which later tokens count more). None: as the model's files say. With it, a model that generates text also "
-        "embeds.",
-        choices=tuple(PoolKind),
     )
 
 

@@ -40,7 +40,8 @@ JOINS = {
     "engine.hub": ("engine.messages", "engine.client", "engine.wire", "engine.readers"),
     "engine.grammars": ("cache", "scheduler", "grammar", "sampling", "runner"),
     "engine.event_pages": ("cache", "engine.messages"),
-    "engine.core": (*PURE, *COMPUTE, "engine.messages", "engine.grammars", "engine.event_pages"),
+    "engine.load_report": ("cache", "scheduler"),
+    "engine.core": (*PURE, *COMPUTE, "engine.messages", "engine.grammars", "engine.event_pages", "engine.load_report"),
     "engine.context": COMPUTE,
     "engine.drafting": (*PURE, *COMPUTE, "engine.context"),
     "engine.load": (

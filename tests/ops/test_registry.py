@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quire.ops.batch import Batch
-from quire.ops.cache import LatentCache, PagedCache, StateCache
+from quire.ops.cache import CrossCache, LatentCache, PagedCache, StateCache
 from quire.ops.registry import ShapeError, all_ops, expect, find_op, relative_error, round_to
 
 pytestmark = pytest.mark.pure
@@ -18,7 +18,7 @@ def shapes_of(args):
         return {name: shapes_of(value) for name, value in args.items() if not isinstance(value, Batch)}
     if isinstance(args, tuple):
         return tuple(shapes_of(value) for value in args)
-    if isinstance(args, PagedCache | LatentCache | StateCache):
+    if isinstance(args, PagedCache | LatentCache | StateCache | CrossCache):
         return args.spec
     return args.shape if isinstance(args, np.ndarray) else args
 

@@ -29,6 +29,8 @@ from quire.ops.batch import Batch
 from tests.hardware import has_gpu
 from tests.sampling.device_reference import expected_token
 
+OBJECTS = ("draws", "windows", "states", "sources", "features")  # fields of a batch that are no arrays, or may be none
+
 
 @dataclass
 class Done:
@@ -186,9 +188,7 @@ class CheckedProgram:
     def launch(self, batch: Batch) -> Pending:
         batch.check(self.limits.num_blocks, self.limits.block_tokens)
         groups = [*batch.windows, *([batch.states] if batch.states is not None else [])]
-        arrays = [
-            getattr(batch, name) for name in Batch.__slots__ if name not in ("draws", "windows", "states", "features")
-        ]
+        arrays = [getattr(batch, name) for name in Batch.__slots__ if name not in OBJECTS]
         arrays += [getattr(group, name) for group in groups for name in group.__slots__]
         assert all(array.dtype == np.int32 and array.flags.c_contiguous for array in arrays)
         assert len(batch.token_ids) <= self.limits.max_tokens and len(batch.logits_at) <= self.limits.max_logits

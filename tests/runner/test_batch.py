@@ -16,9 +16,9 @@ from quire.runner.rows import Rows
 from quire.sampling.counter import uniform
 from quire.types.request import SamplingParams
 from quire.types.step import CopyBlock, Join, Part, SaveState, SharedPrefix, StateChange, StepPlan, TableChange
+from tests.runner.stand_in import OBJECTS
 
 pytestmark = pytest.mark.pure
-OBJECTS = ("draws", "windows", "states", "sources", "features")  # fields of a batch that are no arrays, or may be none
 
 LIMITS = Limits(max_tokens=200, max_rows=8, max_logits=200, max_blocks=12, num_blocks=100, block_tokens=4)
 HYBRID = replace(LIMITS, windows=(WindowLimits(8, 100), WindowLimits(20, 100)), num_states=16)

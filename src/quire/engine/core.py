@@ -19,6 +19,7 @@ import numpy as np
 from quire.cache.kv_cache import KVCache
 from quire.engine.event_pages import EventPages
 from quire.engine.grammars import Grammars
+from quire.engine.load_report import load_report
 from quire.engine.messages import (
     Accepted,
     Alive,
@@ -55,7 +56,6 @@ from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.whole_texts import WholeTextScheduler
 from quire.types.errors import DuplicateRequest, InvalidRequest, QuireError, WrongKind
 from quire.types.kinds import RequestKind
-from quire.types.load import LoadReport
 from quire.types.output import Finished, split_outcomes
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, StepPlan, StepResult
@@ -144,7 +144,9 @@ class EngineCore:
             case ReadEvents():
                 self._out.append(self._event_pages.read(message))
             case ReadLoad():
-                self._out.append(self.load())
+                self._out.append(
+                    load_report(self._event_pages.epoch, self._scheduler, self._cache, self._tally.computed_tokens)
+                )
             case Probe():
                 self._out.append(Alive())
             case Shutdown():
@@ -367,22 +369,6 @@ class EngineCore:
     def check(self) -> None:
         """Check all invariants of scheduler and cache. Expensive: for tests and debugging."""
         self._scheduler.check()
-
-    def load(self) -> LoadReport:
-        """Return the load for gateways."""
-        blocks = self._cache.stats()
-        return LoadReport(
-            epoch=self._event_pages.epoch,
-            sequence=blocks.sequence,
-            **asdict(self._scheduler.load()),
-            block_tokens=self._cache.block_tokens,
-            num_blocks=blocks.num_blocks,
-            num_free_blocks=blocks.num_free,
-            num_held_blocks=blocks.num_held,
-            computed_tokens=self._tally.computed_tokens,
-            hit_tokens=blocks.hit_tokens,
-            queried_tokens=blocks.queried_tokens,
-        )
 
     def counters(self) -> Counters:
         """Return the counters for metrics."""

@@ -102,14 +102,7 @@ def build_engine(
         checkpoint.release_pages()
     vocab_size = model.config.vocab_size
     runner = _runner(program, model, limits, config, None if drafting is None else drafting.hidden)
-    cache = KVCache(
-        max(1, limits.num_blocks),
-        limits.block_tokens,
-        config.cache.session_ttl,
-        windows=limits.windows,
-        num_states=limits.num_states,
-        spacing=_spacing(config, facts),
-    )
+    cache = _cache(limits, config, facts)
     if model.source is not None and isinstance(runner, Runner):
         runner.sources = lower_source(opened, model.source, limits, lowering_options(opened, None, config))
         cache.sources = SourcePool(limits.num_source_blocks, limits.block_tokens, model.source.max_tokens)
@@ -139,6 +132,17 @@ def build_engine(
         vector_size=vector_size,
     )
     return LoadedEngine(core, ready)
+
+
+def _cache(limits: Limits, config: Config, facts: DeviceFacts) -> KVCache:
+    return KVCache(
+        max(1, limits.num_blocks),
+        limits.block_tokens,
+        config.cache.session_ttl,
+        windows=limits.windows,
+        num_states=limits.num_states,
+        spacing=_spacing(config, facts),
+    )
 
 
 def _runner(

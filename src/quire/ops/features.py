@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 
@@ -36,11 +37,11 @@ def _(x: Shape, y: Shape) -> Shape:
 
 @features.examples
 def _(make: ArrayMaker) -> Iterator[Args]:
-    for num_tokens in (1, 9):
-        yield {"features": make(num_tokens, 64), "dim": 64}
+    for num_tokens, dim in product((1, 9), (24, 64)):
+        yield {"features": make(num_tokens, dim), "dim": dim}
 
 
 @concat.examples
 def _(make: ArrayMaker) -> Iterator[Args]:
-    for num_tokens, widths in ((1, (64, 64)), (9, (32, 96)), (20, (48, 16))):
+    for num_tokens, widths in ((1, (64, 64)), (1, (16, 48)), (9, (32, 96)), (20, (48, 16))):
         yield {"x": make(num_tokens, widths[0]), "y": make(num_tokens, widths[1])}

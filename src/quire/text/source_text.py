@@ -40,9 +40,7 @@ def read_source_text(config: Mapping[str, Any], generation: Mapping[str, Any]) -
         raise UnsupportedTokenizer("bad_words_ids has words of several tokens, which are not supported.")
     ignored = [f"{name} {found[name]}" for name, neutral in NOT_APPLIED.items() if found.get(name, neutral) != neutral]
     if ignored:
-        logger.warning(
-            "Settings of the model's files that are not applied: %s. Answers are greedy.", ", ".join(ignored)
-        )
+        logger.warning("Settings of the model's files that are not applied: %s.", ", ".join(ignored))
     return SourceText((start, *([first] if isinstance(first, int) else [])), tuple(word[0] for word in words))
 
 

@@ -54,14 +54,14 @@ def scenarios(num_replicas: int, seconds: float) -> Iterator[tuple[str, FleetSce
 
 def compare(scenario: FleetScenario, names: Sequence[str]) -> Iterator[tuple[str, FleetResult]]:
     """Run a scenario with each policy."""
-    yield POOLED, simulate(pooled(scenario), all_balancers()["cache"].make())
+    yield POOLED, simulate(in_one_server(scenario), all_balancers()["cache"].make())
     policies: dict[str, Balancer] = {name: all_balancers()[name].make() for name in names}
     policies[THRESHOLD] = ThresholdBalancer()
     for name, balancer in policies.items():
         yield name, simulate(scenario, balancer)
 
 
-def pooled(scenario: FleetScenario) -> FleetScenario:
+def in_one_server(scenario: FleetScenario) -> FleetScenario:
     """Return the same load on one server with the fleet's speed and cache."""
     count, speed = scenario.num_replicas, scenario.speed
     whole = ReplicaSpeed(
