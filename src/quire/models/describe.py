@@ -19,6 +19,7 @@ class Description(NamedTuple):
 
 def describe(checkpoint: CheckpointSource) -> Description:
     """Find the architecture of a checkpoint and read its configuration."""
-    found = text_part(checkpoint, {each: arch.name for arch in all_architectures() for each in arch.model_types})
+    decoders = [arch for arch in all_architectures() if "head" in arch.names.entries]
+    found = text_part(checkpoint, {each: arch.name for arch in decoders for each in arch.model_types})
     architecture = find_architecture(found)
     return Description(found, architecture, read_config(found, architecture.keys, architecture.config))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bench.fleet.command import policy_row, pooled, scenarios
+from quire.bench.fleet.command import in_one_server, policy_row, scenarios
 from quire.bench.fleet.simulate import FleetScenario, Outage, hit_rate, simulate
 from quire.bench.fleet.threshold import ThresholdBalancer
 from quire.bench.fleet.traffic import Burst, Traffic, arrivals
@@ -38,7 +38,7 @@ def test_every_request_ends_once_whatever_fails(name):
 
 def test_the_cache_balancer_reaches_95_percent_of_the_hits_of_one_server_with_the_summed_cache():
     for _, scenario in scenarios(8, seconds=20):
-        whole = simulate(pooled(scenario), make("cache"))
+        whole = simulate(in_one_server(scenario), make("cache"))
         result = simulate(scenario, make("cache"))
         assert result.hit_rate >= 0.95 * whole.hit_rate
         assert result.hit_rate > simulate(scenario, make("round_robin")).hit_rate

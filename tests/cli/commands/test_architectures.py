@@ -11,6 +11,7 @@ from quire.cli.commands.architectures import ATTENTION_KEYS, STATE_WORDS, attent
 from quire.models.registry import Architecture, all_architectures
 from tests.architecture.sources import ROOT
 from tests.models import encoders
+from tests.models.sources import KINDS
 from tests.models.toys import CASES, ORIGINALS, make_toy
 
 pytestmark = pytest.mark.device
@@ -33,7 +34,8 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
 
 def test_every_architecture_is_listed_and_has_a_case(listed):
     assert [each["name"] for each in listed] == [arch.name for arch in all_architectures()]
-    classes = {f"transformers.{case.kind}" for case in (*CASES.values(), *encoders.CASES.values())}
+    kinds = [case.kind for case in (*CASES.values(), *encoders.CASES.values())] + [kind for kind, _ in KINDS.values()]
+    classes = {f"transformers.{kind}" for kind in kinds}
     assert [each["checked_with"] for each in listed if each["checked_with"] not in classes] == []
 
 

@@ -98,6 +98,7 @@ class OneOp:
         given = {name: torch.from_numpy(self.args[name]).to(self.place) for name in self.op.reads}
         where = TokenPlacement(given.get("positions", none), none)
         run = Run(given.get("token_ids", none), where, none, {}, none, given.get("logits_at"))
+        run.pools, run.token_types = given.get("pools"), given.get("token_types")
         for value, name in zip(self.inputs, self.op.inputs, strict=True):
             dtype = ROUTED.get(name, self.dtype)
             run.values[value.id] = torch.from_numpy(self.args[name].copy()).to(self.place, dtype)

@@ -25,19 +25,8 @@ from quire.store.store import DEFAULT_MODEL, Store
 from quire.types.errors import InvalidRequest
 
 SECTIONS = (
-    *(
-        "serve",
-        "cache",
-        "scheduler",
-        "sampling",
-        "grammar",
-        "speculation",
-        "observe",
-        "weights",
-        "device",
-        "store",
-        "join",
-    ),
+    *("serve", "cache", "scheduler", "sampling", "grammar", "speculation", "embedding"),
+    *("observe", "weights", "device", "store", "join"),
 )
 EXAMPLES = (
     "quire serve",

@@ -192,7 +192,7 @@ def _variants(instructions: list[Instruction], caches: Caches, is_fixed: bool) -
 
 def _refuse_pooling(graph: Graph) -> None:
     """Raise if a model with a KV cache is to pool."""
-    if graph.caches and not graph.outputs.keys() <= {"logits"}:
+    if graph.caches and not graph.outputs.keys() <= {"logits", "hidden"}:
         raise DeviceUnavailable(
             "On a GPU, a model that generates text cannot embed or classify yet: leave pooling out, or run it on the "
             "CPU (--device cpu)."
