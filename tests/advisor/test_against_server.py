@@ -49,7 +49,7 @@ def simulated(path, model_file, num_blocks: int) -> float:
     return replay_cache(workload_of(read_trace(path), PromptMarker(model_text)), num_blocks).rate
 
 
-@pytest.mark.parametrize("num_blocks", [24, *(pytest.param(each, marks=pytest.mark.slow) for each in (45, 400))])
+@pytest.mark.parametrize("num_blocks", [pytest.param(each, marks=pytest.mark.slow) for each in (24, 45, 400)])
 def test_the_simulated_hit_rate_of_bodies_matches_the_server(model_file, tmp_path, num_blocks):
     bodies = shared_prompts(random.Random(7))
     lines = [{"time": float(at), "path": CHAT, "body": body} for at, body in enumerate(bodies)]

@@ -23,6 +23,7 @@ def test_prompts_depend_on_the_seed_alone(name: str) -> None:
         assert len(one) == NUM_RANDOM and max(one) < 1000
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 def test_a_table_has_a_line_for_each_cell(model_file, capsys) -> None:
     rest = ["--loads", "code,json,replay", "--concurrency", "1,2", "--output-tokens", "12"]

@@ -113,6 +113,7 @@ def test_16_answers_of_all_kinds_go_on_exactly_when_the_engine_is_killed_twice(
     assert list(short_tmp.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_kills_from_outside_that_always_hit_one_request_do_not_refuse_it(toy_folder: Path, llm: LLM) -> None:
     """Each engine is killed as soon as it is there: while the first request is tried alone, or none is."""
     prompts = [harmless(5 + 3 * n) for n in range(4)]

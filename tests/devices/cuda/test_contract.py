@@ -21,7 +21,7 @@ SHORT_CASES = [
     pytest.param(
         name,
         fuse,
-        marks=() if number % (3 if fuse else 12) == 0 else pytest.mark.slow,
+        marks=() if number % (4 if fuse else 16) == 0 else pytest.mark.slow,
         id=f"{name}-{'fused' if fuse else 'plain'}",
     )
     for number, name in enumerate(name for name in FIRST_CASES if CASES[name].min_tokens <= SHORT)
