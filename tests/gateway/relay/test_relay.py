@@ -211,6 +211,7 @@ def test_a_client_that_leaves_ends_the_request_at_the_upstream(fleet):
     with gateway.http.stream("POST", PATH, json=STREAM) as response:
         next(response.iter_lines())
     wait_until(lambda: not any(each.pool.num_busy for each in gateway.service.upstreams), 10)
+    assert len([*one.requests, *two.requests]) == 1  # ended, and not tried elsewhere
 
 
 def test_a_client_that_reads_slowly_gets_everything(fleet):

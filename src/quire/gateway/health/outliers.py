@@ -1,7 +1,7 @@
 """Outlier ejection: an upstream that fails, or is slow, far more often than the others gets no requests for a while.
 
 Pure. The circuit breaker sees failures in a row; this sees shares of failures and times to the first byte, compared
-with the rest of the fleet. At most half of the fleet is ejected, so that a cause that all share ejects nobody else.
+with the rest of the fleet. At most half of the fleet is ejected, so that a common cause cannot empty it.
 """
 
 from __future__ import annotations

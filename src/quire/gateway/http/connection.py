@@ -12,7 +12,7 @@ import httptools
 
 from quire.gateway.http.errors import UpstreamFailed
 
-MAX_BUFFERED = 1 << 18  # bytes of a response that nobody has read: then the socket is not read either
+MAX_BUFFERED = 1 << 18  # unread bytes of a response, above which the socket is not read
 
 
 class UpstreamResponse:

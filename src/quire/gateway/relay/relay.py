@@ -175,7 +175,7 @@ class Relay:
         return not progress.is_begun or progress.is_framed or run.state.keeps_text
 
     def _may_appear(self, run: _Run) -> bool:
-        """Is it worth waiting? Not for a model that nobody has."""
+        """May an upstream of this model become available?"""
         if not len(self._upstreams):
             return False
         unknown = [each for each in self._upstreams if not each.models]

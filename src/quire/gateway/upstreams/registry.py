@@ -67,7 +67,7 @@ class Upstreams:
     def resolve(self, name: str) -> str:
         """The model that a request means: one of this name, or the only one with it before a colon.
 
-        Without a name, the only model of the fleet. A name that nobody has is returned as it is.
+        Without a name, the only model of the fleet. An unknown name is returned unchanged.
         """
         models = self.models()
         if name in models:

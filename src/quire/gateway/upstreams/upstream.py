@@ -43,7 +43,7 @@ class Upstream:
         return self.kind == QUIRE
 
     def speaks(self, dialect: str) -> bool:
-        """Does it have this API? Of an unknown kind, and of other paths, nobody knows: it is tried."""
+        """Does it have this API? For an unknown kind or path: assume that it does."""
         return self.kind == AUTO or dialect not in KINDS[QUIRE] or dialect in KINDS[self.kind]
 
     def serves(self, model: str) -> bool:
