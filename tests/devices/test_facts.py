@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,14 @@ def test_every_device_declares_its_facts_in_known_formats(name: str):
     assert set(found.conversions) <= set(CONVERSIONS)
     assert set(found.weight_formats) == {*all_formats(), "int4"}
     assert set(found.weight_formats.values()) <= set(found.weight_formats)
+
+
+@pytest.mark.pure
+@EVERY_DEVICE
+def test_a_device_that_moves_blocks_has_programs_with_a_block_layout(name: str):
+    folder = Path(facts.__file__).parent / name
+    has_layout = any("def block_layout" in file.read_text(encoding="utf-8") for file in folder.rglob("*.py"))
+    assert device_facts(name).moves_blocks == has_layout
 
 
 @pytest.mark.device

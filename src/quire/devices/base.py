@@ -70,7 +70,9 @@ class StepOutput:
     # no token is left.
     tokens: Array | None = None
     pooled: Array | None = None  # float32 [P, dim], one for each of batch.pools; None: the graph does not pool
-    hidden: Array | None = None  # float32 [T, dim] the hidden rows that the graph has as outputs, side by side
+    # float32 [T, dim] the hidden rows that the graph has as outputs, side by side. None: it has none, or
+    # they are not read (batch.keeps_hidden).
+    hidden: Array | None = None
     seconds: float | None = None  # device-busy seconds, if the device measures them
     is_typical: bool = True  # False: steps of this size will be faster from now on, as the device has prepared for them
 
@@ -99,6 +101,16 @@ class Program(Protocol):
         Raises OutOfDeviceMemory if there is not enough. Then the last tokens of rows are unchanged, KV has changed only
         in the slots of this step, cached memory has been freed, and the step can be launched again.
         """
+        ...
+
+
+@runtime_checkable
+class RunsAhead(Protocol):
+    """A program whose launches return while the device computes."""
+
+    @property
+    def max_in_flight(self) -> int:
+        """Steps that may be launched before the result of the first one is collected."""
         ...
 
 
@@ -149,11 +161,71 @@ class StoresSources(Protocol):
 
 
 @runtime_checkable
+class ComputesSources(Protocol):
+    """A program that computes sources on its own device, so that their numbers stay there."""
+
+    def compute_source(self, batch: Batch, slots: Array, encoder: Program, pairs: Program) -> None:
+        """Run the encoder, then the pairs of its output, and store these: slots int32 [T]. Both are of its device."""
+        ...
+
+
+@runtime_checkable
 class ReleasesBlocks(Protocol):
     """A program that can return memory of its KV cache to the system until it is written again."""
 
     def release_blocks(self, blocks: Array) -> int:
         """Free blocks that will not be read before they are written, int32 and ascending. Return the bytes freed."""
+        ...
+
+
+@runtime_checkable
+class MovesBlocks(Protocol):
+    """A program whose KV blocks and states can be copied to a program with the same weights and `block_layout`.
+
+    The bytes are those of the program's memory: what the other one computes from them has the same bits.
+    """
+
+    @property
+    def block_layout(self) -> str:
+        """Everything that the bytes depend on, but for weights and text. Empty: this program's cannot be moved."""
+        ...
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Do its blocks lie in memory that is not the host's?"""
+        ...
+
+    def block_bytes(self, group: int) -> int:
+        """Bytes of a block of a group, over its layers. Group 0: layers that keep all tokens; then window groups."""
+        ...
+
+    def read_blocks(self, group: int, blocks: Array) -> Array:
+        """Return the bytes of blocks, int32 [n]: uint8 [n, block_bytes(group)].
+
+        Call it between two launches. The results of the steps that wrote these blocks have been collected, and no step
+        in flight writes them; others may be in flight.
+        """
+        ...
+
+    def write_blocks(self, group: int, blocks: Array, data: Array) -> None:
+        """Overwrite different blocks with bytes that `read_blocks` of another program returned.
+
+        Call it between two launches: steps in flight still read what was there, and the next step reads the new bytes.
+        `data` may change as soon as this returns.
+        """
+        ...
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a state, over the recurrent layers; 0: there are none."""
+        ...
+
+    def read_state(self, slot: int) -> Array:
+        """Return the bytes of a state, uint8 [state_bytes], as `read_blocks` does."""
+        ...
+
+    def write_state(self, slot: int, data: Array) -> None:
+        """Overwrite a state, as `write_blocks` does."""
         ...
 
 
@@ -230,6 +302,7 @@ class LoweringOptions:
     )
     fuse: bool = True  # False: plain kernels alone
     deterministic: bool = False  # a token's numbers do not depend on other requests, chunks or cache hits
+    samples: bool = True  # False: its logits are rows that another program reads, and no tokens are sampled from them
     captures: bool = True  # steps may be recorded, and replayed as one
     tuned: Path | None = None  # folder of what was found fastest on this machine; None: there is none
     tune: bool = False  # find it in idle time, for the next start

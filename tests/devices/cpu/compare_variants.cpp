@@ -172,7 +172,7 @@ void compare_alike(const Kernels &kernels, Format format, const std::string &wha
     report(kernels, what + " as " + alike->name, found, true);
 }
 
-// 37 tokens are two whole tiles and a rest.
+// 37 tokens are some whole tiles and a rest, 71 more than are multiplied at once.
 void compare_products(const Kernels &kernels, Format format, int TOKENS) {
     constexpr int ROWS = 77;  // odd numbers of panels, of a panel's rows, of tokens, and of columns
     const int COLS = is_quantized(format) ? 768 : 1031;
@@ -261,6 +261,12 @@ void compare_token_wise(const Kernels &kernels) {
     });
     each("gather", true,
          [&](auto &k, Tokens &out, int a, int b) { k.gather({x.rows(), at, DIM, out.both()}, a, b); });
+    Tokens extremes = x;  // nothing, subnormal numbers, and the largest ones
+    const float above[] = {0.0f, 1e-40f, 3.4e38f}, below[] = {0.0f, -1e-40f, -1e37f};  // of each block
+    for (int t = 0; t < TOKENS; ++t)
+        for (int i = 0; i < DIM; ++i) extremes.rows().row(t)[i] = ((i + t) % 3 ? above : below)[i / BLOCK];
+    each("gather of extremes", true,
+         [&](auto &k, Tokens &out, int a, int b) { k.gather({extremes.rows(), nullptr, DIM, out.both()}, a, b); });
     for (int map = 0; map < NUM_MAPS; ++map)
         for (int dim : {DIM, 93}) {
             const MapKind kind = static_cast<MapKind>(map);
@@ -587,7 +593,7 @@ int compare_variants() {
     std::printf("\nvariant     kernel                                       bits, difference\n");
     for (const Kernels *kernels : usable) {
         for (int f = 0; f < NUM_FORMATS; ++f)
-            for (int tokens : {13, 37}) compare_products(*kernels, static_cast<Format>(f), tokens);
+            for (int tokens : {13, 37, 71}) compare_products(*kernels, static_cast<Format>(f), tokens);
         for (int f = 0; f < NUM_FORMATS; ++f) compare_ordered(*kernels, static_cast<Format>(f));
         compare_token_wise(*kernels);
         compare_routes(*kernels);

@@ -11,6 +11,7 @@ from quire.devices.cpu.threads import pool_for
 from quire.devices.cpu.variant_choice import VariantChoice
 from quire.weights.lowered import LoweredModel, LoweredStore
 from tests.devices.cpu.programs import HAS_NATIVE, VARIANTS, lower, quantized_model, session
+from tests.models.encoders import make_encoder
 from tests.models.toys import some_tokens
 
 pytestmark = [pytest.mark.device, pytest.mark.skipif(not HAS_NATIVE, reason="the extension was not built")]
@@ -99,8 +100,22 @@ def test_one_token_and_a_prompt_count_alike(monkeypatch, with_one: float, with_p
     assert (next(iter(program.kernels["q4_1"])) == narrow) is is_chosen
 
 
-def test_weights_of_the_numbers_of_tokens_add_up_to_one():
-    assert sum(variant_choice.TOKEN_WEIGHTS.values()) == pytest.approx(1)
+@pytest.mark.parametrize("weights", [variant_choice.TOKEN_WEIGHTS, variant_choice.WHOLE_TEXT_WEIGHTS])
+def test_weights_of_the_numbers_of_tokens_add_up_to_one(weights):
+    assert sum(weights.values()) == pytest.approx(1)
+
+
+def test_a_model_without_logits_is_measured_with_whole_texts(monkeypatch):
+    seen = set()
+    Stopwatch(monkeypatch, lambda variant, num_tokens: seen.add(num_tokens) or 1.0)
+    lower(make_encoder("bert").draw())
+    assert seen == (set(variant_choice.WHOLE_TEXT_WEIGHTS) if len(alike("f32")) > 1 else set())
+
+
+def test_a_choice_for_other_numbers_of_tokens_is_measured_again():
+    module, pool = native(), pool_for(native(), None)
+    array = variant_choice.to_bytes(module, pool, {"f32": VariantChoice(VARIANTS[0], {})})
+    assert variant_choice.from_bytes(module, pool, array, variant_choice.WHOLE_TEXT_WEIGHTS) is None
 
 
 def test_a_sample_for_many_tokens_is_a_part_of_a_large_matrix(monkeypatch):

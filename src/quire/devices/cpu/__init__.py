@@ -24,6 +24,7 @@ FACTS = DeviceFacts(
     plan="quire.devices.cpu.plan",
     reads_sources=True,
     frees_windows=True,
+    moves_blocks=True,
     fused_ops=frozenset(
         {"linear_split", "gated_linear", "activated_linear", "linear_add", "head", "activated_short_conv"}
     ),

@@ -18,7 +18,15 @@ from .memory import host_memory
 from .pack import Packer, precision_of
 from .program import ReferenceProgram
 from .threads import allowed_threads, pool_for
-from .variant_choice import KEY, VariantChoice, choose_variants, from_bytes, to_bytes
+from .variant_choice import (
+    KEY,
+    TOKEN_WEIGHTS,
+    WHOLE_TEXT_WEIGHTS,
+    VariantChoice,
+    choose_variants,
+    from_bytes,
+    to_bytes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +55,17 @@ class CpuDevice:
         found = (kept.find(recipe) if kept is not None else None) or {}
         packer = Packer(program, weights, precision_of(options), found)
         lowered = lower_graph(program, graph, packer, limits, options.fuse)
-        fastest = {} if options.variant else from_bytes(module, pool, found.get(KEY))
+        sizes = TOKEN_WEIGHTS if "logits" in graph.outputs else WHOLE_TEXT_WEIGHTS
+        fastest = {} if options.variant else from_bytes(module, pool, found.get(KEY), sizes)
         is_cached = fastest is not None and not packer.num_packed
         if fastest is None:
-            fastest = choose_variants(module, pool, variant, packer.matrices())
+            fastest = choose_variants(module, pool, variant, packer.matrices(), sizes)
         default = VariantChoice(variant, {})
+        form = f"{limits.kv_dtype}, {limits.block_tokens} tokens, {[each.window for each in limits.windows]}"
+        lowered.layout = f"cpu {variant} layout {module.layout} {precision_of(options)} fuse {options.fuse}: {form}"
         lowered.multiply_with({matrix.format: default for matrix in packer.matrices()} | dict(fastest))
         if kept is not None and not is_cached:
-            kept.keep(recipe, {**packer.panels(), KEY: to_bytes(module, pool, fastest)})
+            kept.keep(recipe, {**packer.panels(), KEY: to_bytes(module, pool, fastest, sizes)})
         return lowered
 
     def describe(self) -> KernelReport:

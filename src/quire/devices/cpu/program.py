@@ -16,6 +16,7 @@ from quire.ops.batch import Batch, StateSlots
 from .buffers import BufferSlice
 from .extra_rows import ExtraRows
 from .fallback import Fallback, interpreter_for
+from .reference_blocks import ReferenceBlocks, read_rows, rows_bytes, write_rows
 from .variant_choice import VariantChoice
 
 Array = NDArray[Any]
@@ -65,6 +66,7 @@ class NativeProgram:
         self._places = places  # of values that no node reads or no node computes
         self._choices: Mapping[str, VariantChoice] = {}
         self.sources: tuple[tuple[int, int, int], ...] = ()  # caches of sources: index, widths of keys and values
+        self.layout = ""  # what the bytes of KV blocks depend on; set by the device
 
     @property
     def kernels(self) -> dict[str, dict[str, float]]:
@@ -103,7 +105,7 @@ class NativeProgram:
         self.native.launch(*of_tokens, *of_rows, *outputs, fallback, windows, _slots(batch.states), source, pools)
         if only_pools:
             return FinishedStep(StepOutput(None, pooled=logits))
-        hidden = self._extra.take(self.native, len(batch.token_ids))
+        hidden = self._extra.take(self.native, len(batch.token_ids)) if batch.keeps_hidden else None
         if not self._sizes.logits:
             return FinishedStep(StepOutput(None, hidden=hidden))
         vectors = pooled if self._sizes.vectors else None
@@ -115,6 +117,46 @@ class NativeProgram:
         Blocks of window groups stay: they are few.
         """
         return int(self.native.release_blocks(blocks))
+
+    @property
+    def block_layout(self) -> str:
+        """What the bytes of blocks depend on. Empty where the references or sources have caches of their own."""
+        has_others = self.fallback is not None and any(each.node.cache is not None for each in self.fallback.nodes)
+        return "" if has_others or self.sources else self.layout
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Its blocks lie in the host's memory."""
+        return False
+
+    def block_bytes(self, group: int) -> int:
+        """Bytes of a block, over the layers of a group."""
+        return int(self.native.block_bytes(group))
+
+    def read_blocks(self, group: int, blocks: Array) -> Array:
+        """Return a copy of the bytes of blocks."""
+        data = np.empty((len(blocks), self.block_bytes(group)), np.uint8)
+        self.native.read_blocks(group, blocks, data)
+        return data
+
+    def write_blocks(self, group: int, blocks: Array, data: Array) -> None:
+        """Overwrite the bytes of blocks."""
+        self.native.write_blocks(group, blocks, data)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a state, over the recurrent layers."""
+        return int(self.native.state_bytes)
+
+    def read_state(self, slot: int) -> Array:
+        """Return a copy of the bytes of a state."""
+        data = np.empty((1, self.state_bytes), np.uint8)
+        self.native.read_state(slot, data)
+        return data[0]
+
+    def write_state(self, slot: int, data: Array) -> None:
+        """Overwrite the bytes of a state."""
+        self.native.write_state(slot, data.reshape(1, -1))
 
     def store_source(self, slots: Array, pairs: Array) -> None:
         """Store keys and values of tokens of sources, for each layer that reads sources."""
@@ -140,6 +182,7 @@ class ReferenceProgram:
 
     def __init__(self, graph: Graph, weights: Weights, limits: Limits) -> None:
         self._interpreter = interpreter_for(graph, weights, limits)
+        self._blocks = ReferenceBlocks(self._interpreter)
         self._limits = limits
 
     @property
@@ -159,6 +202,44 @@ class ReferenceProgram:
         outputs = self._interpreter.outputs(batch)
         logits, hidden = outputs.pop("logits", None), outputs.pop("hidden", None)
         return FinishedStep(StepOutput(logits, pooled=next(iter(outputs.values()), None), hidden=hidden))
+
+    @property
+    def block_layout(self) -> str:
+        """What the bytes of blocks depend on. Empty where layers read sources."""
+        limits = self._limits
+        form = f"{limits.block_tokens} tokens, {[each.window for each in limits.windows]}"
+        return "" if self._blocks.has_sources else f"references: {form}"
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Its blocks lie in the host's memory."""
+        return False
+
+    def block_bytes(self, group: int) -> int:
+        """Bytes of a block, over the layers of a group."""
+        return rows_bytes(self._blocks.planes(group))
+
+    def read_blocks(self, group: int, blocks: Array) -> Array:
+        """Return a copy of the bytes of blocks."""
+        return read_rows(self._blocks.planes(group), blocks)
+
+    def write_blocks(self, group: int, blocks: Array, data: Array) -> None:
+        """Overwrite the bytes of blocks."""
+        write_rows(self._blocks.planes(group), blocks, data)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a state, over the recurrent layers."""
+        return rows_bytes(self._blocks.states())
+
+    def read_state(self, slot: int) -> Array:
+        """Return a copy of the bytes of a state."""
+        data: Array = read_rows(self._blocks.states(), np.array([slot]))[0]
+        return data
+
+    def write_state(self, slot: int, data: Array) -> None:
+        """Overwrite the bytes of a state."""
+        write_rows(self._blocks.states(), np.array([slot]), data.reshape(1, -1))
 
     def store_source(self, slots: Array, pairs: Array) -> None:
         """Store keys and values of tokens of sources, for each layer that reads sources."""

@@ -5,7 +5,8 @@ choice affects speed and never text. It is cached with the lowered weights and r
 
 One variant computes a format's products of every step. Decoding one stream and reading prompts count alike, a few
 streams half as much: the time of a variant is a geometric mean with these weights, so a variant that is 20 % slower
-with one token must be 20 % faster with a prompt.
+with one token must be 20 % faster with a prompt. A model that has no logits reads whole texts alone: it is measured
+with a short text and with many tokens.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ FEW_TOKENS_BYTES = 32 << 20  # of one format, for few tokens: more than a core's
 MANY_TOKENS_BYTES = 4 << 20  # for many tokens, which are bound by arithmetic
 FEW_TOKENS = 8  # up to here products are bound by reading weights
 TOKEN_WEIGHTS = {1: 0.4, 4: 0.2, 64: 0.4}  # by tokens of a step: one stream, a few streams, a prompt or many streams
+WHOLE_TEXT_WEIGHTS = {16: 0.2, 128: 0.8}  # one short text, long texts or several
 NUM_ROUNDS = 4
 MARGIN = 0.97  # another variant is chosen only if its time is below this fraction of the widest one's
 BLOCK_TOKENS = 16
@@ -49,9 +51,12 @@ class VariantChoice:
 
 
 VariantChoices = Mapping[str, VariantChoice]  # by format
+TokenWeights = Mapping[int, float]  # by tokens of a step
 
 
-def choose_variants(module: ModuleType, pool: Any, variant: str, matrices: list[Packed]) -> VariantChoices:
+def choose_variants(
+    module: ModuleType, pool: Any, variant: str, matrices: list[Packed], weights: TokenWeights = TOKEN_WEIGHTS
+) -> VariantChoices:
     """Measure the variants that round as `variant` does, on samples of these matrices; takes about 0.1 s per format."""
     by_format: dict[str, list[Packed]] = {}
     for matrix in matrices:
@@ -65,33 +70,37 @@ def choose_variants(module: ModuleType, pool: Any, variant: str, matrices: list[
             continue
         probes = {
             num_tokens: ProductProbe(module, pool, variant, _sample(found, num_tokens), num_tokens)
-            for num_tokens in TOKEN_WEIGHTS
+            for num_tokens in weights
         }
-        best, times = _fastest(probes, alike, variant)
+        best, times = _fastest(probes, alike, variant, weights)
         chosen[format] = VariantChoice(best, {name: round(times[name] / times[best], 3) for name in alike})
         logger.info("%s products run on %s; relative times: %s", format, best, chosen[format].relative_times)
     return chosen
 
 
-def _fastest(probes: Mapping[int, ProductProbe], variants: list[str], widest: str) -> tuple[str, dict[str, float]]:
+def _fastest(
+    probes: Mapping[int, ProductProbe], variants: list[str], widest: str, weights: TokenWeights
+) -> tuple[str, dict[str, float]]:
     """Return the fastest variant, and the times of all. A variant that beats the widest one is measured again, in more
     rounds: the choice is cached for later starts, and a busy machine may slow down one variant's first rounds."""
-    times = _times(probes, variants, NUM_ROUNDS)
+    times = _times(probes, variants, weights, NUM_ROUNDS)
     best = min(variants, key=times.__getitem__)
     if best != widest and times[best] < MARGIN * times[widest]:
-        again = _times(probes, [widest, best], 2 * NUM_ROUNDS)
+        again = _times(probes, [widest, best], weights, 2 * NUM_ROUNDS)
         times |= {name: min(times[name], again[name]) for name in again}
     return (best if times[best] < MARGIN * times[widest] else widest), times
 
 
-def _times(probes: Mapping[int, ProductProbe], variants: list[str], num_rounds: int) -> dict[str, float]:
+def _times(
+    probes: Mapping[int, ProductProbe], variants: list[str], weights: TokenWeights, num_rounds: int
+) -> dict[str, float]:
     """Return the weighted mean of the shortest times per size. Variants take turns, so that noise affects all."""
     shortest = {(name, count): math.inf for name in variants for count in probes}
     for _ in range(num_rounds):
         for name in variants:
             for count, probe in probes.items():
                 shortest[name, count] = min(shortest[name, count], probe.seconds(name, count))
-    return {name: math.prod(shortest[name, count] ** TOKEN_WEIGHTS[count] for count in probes) for name in variants}
+    return {name: math.prod(shortest[name, count] ** weights[count] for count in probes) for name in variants}
 
 
 def _sample(matrices: list[Packed], num_tokens: int) -> list[Packed]:
@@ -182,22 +191,24 @@ class _Step(NamedTuple):
         return cls(*tokens, ends, ends[1:], table, none, no_triples, no_triples, none, *outputs)
 
 
-def to_bytes(module: ModuleType, pool: Any, choices: VariantChoices) -> Array:
+def to_bytes(module: ModuleType, pool: Any, choices: VariantChoices, weights: TokenWeights = TOKEN_WEIGHTS) -> Array:
     """Encode choices as an array, with the machine on which they were measured."""
     content = {
-        "machine": _machine(module, pool),
+        "machine": _machine(module, pool, weights),
         "choices": {format: asdict(choice) for format, choice in choices.items()},
     }
     return np.frombuffer(json.dumps(content).encode(), np.uint8)
 
 
-def from_bytes(module: ModuleType, pool: Any, array: Array | None) -> VariantChoices | None:
+def from_bytes(
+    module: ModuleType, pool: Any, array: Array | None, weights: TokenWeights = TOKEN_WEIGHTS
+) -> VariantChoices | None:
     """Decode cached choices. None: there are none, or they were measured on another machine."""
     if array is None:
         return None
     try:
         content = json.loads(array.tobytes())
-        if content["machine"] != _machine(module, pool):
+        if content["machine"] != _machine(module, pool, weights):
             return None
         return {format: VariantChoice(**choice) for format, choice in content["choices"].items()} or None
     except (ValueError, KeyError, TypeError):
@@ -205,9 +216,9 @@ def from_bytes(module: ModuleType, pool: Any, array: Array | None) -> VariantCho
         return None
 
 
-def _machine(module: ModuleType, pool: Any) -> list[str]:
+def _machine(module: ModuleType, pool: Any, weights: TokenWeights) -> list[str]:
     """Return everything that a choice depends on."""
-    sizes = ", ".join(f"{count} tokens {weight}" for count, weight in TOKEN_WEIGHTS.items())
+    sizes = ", ".join(f"{count} tokens {weight}" for count, weight in weights.items())
     return [*_processor(), *module.features(), *module.variants(), f"{pool.num_threads} threads", sizes]
 
 

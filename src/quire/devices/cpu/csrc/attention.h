@@ -16,7 +16,7 @@ struct Queries {
     float *q, *seen;                     // [query][dim] scaled queries; [query][value_dim] weighted values so far
     float *p;                            // [query][STRETCH] scores, then weights
     float *most, *total;                 // [query]
-    float *keys, *values;                // [dim][16] a tile, [STRETCH][value_step] a stretch: unpacked
+    float *keys, *values;                // [tile][dim][16], [STRETCH][value_step]: unpacked
     int32_t positions[MAX_ITEM_TOKENS];  // of the item's tokens
     int32_t begins[MAX_ITEM_TOKENS];     // first position that a token sees
     int32_t ends[MAX_ITEM_TOKENS];       // past the last position that it sees
@@ -54,10 +54,10 @@ struct VisibleRange {
 
 // --- formats that are unpacked before use
 
-inline void unpack_bf16(const KvPlane &c, const uint8_t *place, float *out) {
+inline void unpack_halves(const KvPlane &c, const uint8_t *place, float *out) {
     const uint16_t *halves = reinterpret_cast<const uint16_t *>(place);
     const int count = static_cast<int>(c.tile_numbers());
-    for (int i = 0; i < count; i += LANES) store(out + i, load(halves + i, true));
+    for (int i = 0; i < count; i += WIDEST) store(out + i, load<Widest>(halves + i, c.format == KvFormat::BF16));
 }
 
 // Pairs of [row][column] are those of neighbouring rows: dimensions of keys, or values.
@@ -73,6 +73,7 @@ inline void unpack_pairs(const KvPlane &c, const uint8_t *place, int columns, fl
 
 inline void unpack_keys(const KvPlane &c, const uint8_t *place, float *out) {
     if (c.format == KvFormat::BF16_PAIRS) return unpack_pairs(c, place, TILE, out);
+    if (c.format == KvFormat::F16) return unpack_halves(c, place, out);
     const int8_t *numbers = reinterpret_cast<const int8_t *>(place);
     const uint16_t *scales = reinterpret_cast<const uint16_t *>(place + c.tile_numbers());
     for (int d = 0; d < c.dim; d += BLOCK, scales += TILE) {
@@ -86,7 +87,7 @@ inline void unpack_keys(const KvPlane &c, const uint8_t *place, float *out) {
 
 inline void unpack_values(const KvPlane &c, const uint8_t *place, float *out) {
     if (c.format == KvFormat::BF16_PAIRS) return unpack_pairs(c, place, c.padded_dim(), out);
-    if (c.format == KvFormat::BF16) return unpack_bf16(c, place, out);  // latents
+    if (c.format == KvFormat::F16 || c.format == KvFormat::BF16) return unpack_halves(c, place, out);
     const int8_t *numbers = reinterpret_cast<const int8_t *>(place);
     const uint16_t *scales = reinterpret_cast<const uint16_t *>(place + c.tile_numbers());
     const int count = static_cast<int>(c.tile_numbers());
@@ -115,29 +116,40 @@ inline void fetch_tile(size_t bytes, const uint8_t *tile) {
 
 // --- one stretch
 
-// Products of N queries with the 16 keys of a tile, dimension by dimension.
-template <int N, class Number>
-inline void scores(const Queries &s, const VisibleRange *ranges, const Number *keys, int tile) {
-    F8x2 acc[N];
+// Products of N queries with the keys of M tiles, dimension by dimension. Keys that a query does not see are multiplied
+// too; their scores are not used.
+template <int N, int M, class Number>
+inline void scores(const Queries &s, const VisibleRange *ranges, const Stretch &stretch, int tile) {
+    F8x2 acc[N][M];
     const float *q[N];
-    for (int i = 0; i < N; ++i) acc[i] = set1<F8x2>(0.0f), q[i] = s.query(ranges[i].query);
-    for (int d = 0; d < s.dim; ++d) {
-        const F8x2 column = fetch<F8x2>(keys + TILE * d);
-        for (int i = 0; i < N; ++i) acc[i] = fma(column, set1<F8x2>(q[i][d]), acc[i]);
+    const Number *keys[M];
+    QUIRE_UNROLL for (int m = 0; m < M; ++m) keys[m] = reinterpret_cast<const Number *>(stretch.tiles[tile + m].keys);
+    QUIRE_UNROLL for (int n = 0; n < N; ++n) {
+        q[n] = s.query(ranges[n].query);
+        QUIRE_UNROLL for (int m = 0; m < M; ++m) acc[n][m] = set1<F8x2>(0.0f);
     }
-    for (int i = 0; i < N; ++i) store(s.weights(ranges[i].query, tile), acc[i]);
+    for (int d = 0; d < s.dim; ++d) {
+        F8x2 columns[M];
+        QUIRE_UNROLL for (int m = 0; m < M; ++m) columns[m] = fetch<F8x2>(keys[m] + TILE * d);
+        QUIRE_UNROLL for (int n = 0; n < N; ++n) {
+            const F8x2 number = set1<F8x2>(q[n][d]);
+            QUIRE_UNROLL for (int m = 0; m < M; ++m) acc[n][m] = fma(columns[m], number, acc[n][m]);
+        }
+    }
+    QUIRE_UNROLL for (int n = 0; n < N; ++n)
+        QUIRE_UNROLL for (int m = 0; m < M; ++m) store(s.weights(ranges[n].query, tile + m), acc[n][m]);
 }
 
-template <class Number>
-inline void all_scores(const Queries &s, const VisibleRange *ranges, int count, const Number *keys, int tile) {
+template <int M, class Number>
+inline void all_scores(const Queries &s, const VisibleRange *ranges, int count, const Stretch &stretch, int tile) {
     int i = 0;
-    for (; i + 6 <= count; i += 6) scores<6>(s, ranges + i, keys, tile);
+    for (; i + 6 <= count; i += 6) scores<6, M, Number>(s, ranges + i, stretch, tile);
     switch (count - i) {
-        case 5: return scores<5>(s, ranges + i, keys, tile);
-        case 4: return scores<4>(s, ranges + i, keys, tile);
-        case 3: return scores<3>(s, ranges + i, keys, tile);
-        case 2: return scores<2>(s, ranges + i, keys, tile);
-        case 1: return scores<1>(s, ranges + i, keys, tile);
+        case 5: return scores<5, M, Number>(s, ranges + i, stretch, tile);
+        case 4: return scores<4, M, Number>(s, ranges + i, stretch, tile);
+        case 3: return scores<3, M, Number>(s, ranges + i, stretch, tile);
+        case 2: return scores<2, M, Number>(s, ranges + i, stretch, tile);
+        case 1: return scores<1, M, Number>(s, ranges + i, stretch, tile);
     }
 }
 
@@ -317,21 +329,14 @@ inline Stretch stretch_of(const KvCache &c, const Walk &w, int kv_head, int inde
     return out;
 }
 
-inline void score_tile(const KvCache &c, const Queries &s, const VisibleRange *ranges, int count, const Tile &tile,
-                       int i) {
-    while (count && !ranges[0].sees(tile)) ++ranges, --count;
-    while (count && !ranges[count - 1].sees(tile)) --count;
-    if (c.is_latent()) return score_latents(c, s, ranges, count, tile, i);
-    if (c.keys.format == KvFormat::F16)
-        return all_scores(s, ranges, count, reinterpret_cast<const uint16_t *>(tile.keys), i);
-    if (c.keys.format == KvFormat::F32)
-        return all_scores(s, ranges, count, reinterpret_cast<const float *>(tile.keys), i);
-    unpack_keys(c.keys, tile.keys, s.keys);
-    all_scores(s, ranges, count, s.keys, i);
+// AVX-512 converts f16 in a unit that also multiplies, so many queries share one conversion there.
+inline bool is_f16_as_stored(const KvPlane &c, int num_queries) {
+    constexpr int MANY = 12;
+    return c.format == KvFormat::F16 && (WIDEST == LANES || num_queries < MANY);
 }
 
 inline void unpack_stretch(const KvCache &c, const Queries &s, Stretch &stretch) {
-    if (c.values.format == KvFormat::F16 || c.values.format == KvFormat::F32) return;
+    if (c.values.format == KvFormat::F32 || (c.is_latent() && c.values.format == KvFormat::F16)) return;
     for (int i = 0; i < stretch.count; ++i) {
         float *unpacked = s.values + static_cast<size_t>(TILE) * i * s.value_step;
         unpack_values(c.values, stretch.tiles[i].values, unpacked);
@@ -339,15 +344,46 @@ inline void unpack_stretch(const KvCache &c, const Queries &s, Stretch &stretch)
     }
 }
 
-inline void score_stretch(const KvCache &c, const Queries &s, const VisibleRange *ranges, int count,
-                          const Stretch &stretch, bool is_first) {
+// Scores of the tiles from `tile` on, which are 1, 2 or 4: as many at once as there are registers for.
+template <class Number>
+inline void score_tiles(const Queries &s, const VisibleRange *ranges, int count, const Stretch &stretch, int tile,
+                        int at_once) {
+    const Tile &first = stretch.tiles[tile], &last = stretch.tiles[tile + at_once - 1];
+    while (count && ranges[0].end <= first.base) ++ranges, --count;
+    while (count && ranges[count - 1].begin >= last.base + last.length) --count;
+    if constexpr (WIDEST > LANES) {
+        if (at_once == 4) return all_scores<4, Number>(s, ranges, count, stretch, tile);
+        if (at_once == 2) return all_scores<2, Number>(s, ranges, count, stretch, tile);
+    }
+    all_scores<1, Number>(s, ranges, count, stretch, tile);
+}
+
+inline void score_some(const KvCache &c, const Queries &s, const VisibleRange *ranges, int count, Stretch &stretch,
+                       int tile, int at_once) {
+    if (c.is_latent()) return score_latents(c, s, ranges, count, stretch.tiles[tile], tile);
+    if (is_f16_as_stored(c.keys, count)) return score_tiles<uint16_t>(s, ranges, count, stretch, tile, at_once);
+    for (int i = tile; i < tile + at_once && c.keys.format != KvFormat::F32; ++i) {
+        float *unpacked = s.keys + static_cast<size_t>(TILE) * (i - tile) * s.dim;
+        unpack_keys(c.keys, stretch.tiles[i].keys, unpacked);
+        stretch.tiles[i].keys = reinterpret_cast<const uint8_t *>(unpacked);
+    }
+    score_tiles<float>(s, ranges, count, stretch, tile, at_once);
+}
+
+inline void score_stretch(const KvCache &c, const Queries &s, const VisibleRange *ranges, int count, Stretch &stretch,
+                          bool is_first) {
 #if QUIRE_AVX512_BF16
     if (is_in_pairs(c)) return score_pairs(s, ranges, count, stretch, is_first);
 #endif
-    for (int i = 0; i < stretch.count; ++i) {
-        if (is_first && i + 1 < stretch.count) fetch_tile(stretch.key_bytes, stretch.tiles[i + 1].keys);
-        if (!c.is_latent()) fetch_tile(stretch.value_bytes, stretch.tiles[i].values);
-        score_tile(c, s, ranges, count, stretch.tiles[i], i);
+    for (int tile = 0; tile < stretch.count;) {
+        const int left = stretch.count - tile;
+        const int at_once = WIDEST == LANES || c.is_latent() || left < 2 ? 1 : left < TILES_AT_ONCE ? 2 : TILES_AT_ONCE;
+        for (int i = tile; i < tile + at_once; ++i) {
+            if (is_first && i + at_once < stretch.count) fetch_tile(stretch.key_bytes, stretch.tiles[i + at_once].keys);
+            if (!c.is_latent()) fetch_tile(stretch.value_bytes, stretch.tiles[i].values);
+        }
+        score_some(c, s, ranges, count, stretch, tile, at_once);
+        tile += at_once;
     }
 }
 
@@ -365,7 +401,8 @@ inline void add_values(const KvCache &c, const Queries &s, const VisibleRange *r
 #if QUIRE_AVX512_BF16
     if (is_in_pairs(c)) return add_values_of<Pair>(s, ranges, count, stretch);
 #endif
-    if (c.values.format == KvFormat::F16) return add_values_of<uint16_t>(s, ranges, count, stretch);
+    if (c.is_latent() ? c.values.format == KvFormat::F16 : is_f16_as_stored(c.values, count))
+        return add_values_of<uint16_t>(s, ranges, count, stretch);
     if (!c.is_latent()) unpack_stretch(c, s, stretch);
     add_values_of<float>(s, ranges, count, stretch);
 }
@@ -450,8 +487,10 @@ inline void load_queries(const AttendArgs &a, const AttendItem &item, Queries &s
 inline void store_query(const AttendArgs &a, const Queries &s, int query, int token, int column) {
     const int dim = a.cache.value_dim();
     float *seen = s.seen_of(query);
-    const F8 total = set1(s.total[query]);
-    for (int d = 0; d < s.value_dim; d += LANES) store(seen + d, load(seen + d) / total);
+    int at = 0;  // stores are as wide as the loads of quantize_block
+    for (; at + WIDEST <= s.value_dim; at += WIDEST)
+        store(seen + at, load<Widest>(seen + at) / set1<Widest>(s.total[query]));
+    for (; at < s.value_dim; at += LANES) store(seen + at, load(seen + at) / set1(s.total[query]));
     if (a.out.rows.data) std::memcpy(a.out.rows.row(token) + column, seen, sizeof(float) * dim);
     if (a.out.quants.values)  // then value_dim is a whole number of blocks
         for (int d = 0; d < dim; d += BLOCK) quantize_block(seen + d, a.out.quants, token, (column + d) / BLOCK);
@@ -494,7 +533,7 @@ void attend(const AttendArgs &a, const AttendItem &item, float *scratch) {
     s.dim = static_cast<int>(dim), s.value_dim = static_cast<int>(value_dim), s.num_heads = item.num_heads;
     s.value_step = a.cache.values.padded_dim();
     s.keys = scratch;
-    s.values = s.keys + TILE * dim;
+    s.values = s.keys + TILES_AT_ONCE * TILE * dim;
     s.q = s.values + STRETCH * static_cast<size_t>(s.value_step);
     s.seen = s.q + MAX_QUERIES * dim;
     s.p = s.seen + MAX_QUERIES * value_dim;

@@ -30,8 +30,13 @@ struct BlockScales {
 
     // A block's product with a token, added to the sum of the blocks before it.
     F8x2 add_block(F8x2 dots, const float *token_scale, const float *token_sum, const int16_t *halves, F8x2 sum) const {
+        return add_scaled(dots * scale, token_scale, token_sum, halves, sum);
+    }
+
+    // The same, with dot products that are scaled already.
+    F8x2 add_scaled(F8x2 dots, const float *token_scale, const float *token_sum, const int16_t *halves, F8x2 sum) const {
         constexpr BlockFormat f = block_format(F);
-        sum = fma(dots * scale, set1<F8x2>(*token_scale), sum);
+        sum = fma(dots, set1<F8x2>(*token_scale), sum);
         if constexpr (f.has_minimum && f.parts == 2) {
             const F8x2 second = minima[1] * set1<F8x2>(halves[1]);
             const F8x2 both = fma(minima[0], set1<F8x2>(halves[0]), second);  // exact

@@ -13,8 +13,11 @@
 //   byte_pairs(a, b)                 products of unsigned and signed bytes; neighbours are added to shorts
 //   short_pairs(a, b)                products of shorts; neighbours are added to lanes
 //   add_dots(sums, a, b)             VNNI: as byte_pairs, but four neighbours are added to the lanes of sums
+//   add_short_pairs(sums, a, b)      the same with short_pairs, in AVX-512
+//   bits_of(floats), floats_with(a)  lanes of floats as they are, in AVX-512 with VNNI; floats_of converts integers
 //   add_shorts, multiply_shorts, add_lanes, subtract_lanes, subtract_bytes, floats_of
-//   put_bytes(p, a), lanes_at<B>(p)  all bytes of a register, to memory and from it, of two panels side by side
+//   put_bytes(p, a), lanes_at<B>(p)  all bytes of a register, to memory and from it, of two panels side by side; bytes_of
+//                                    in AVX-512
 //   settle(sum)                      forces a sum to be computed here. Otherwise GCC reorders all additions of a block,
 //                                    keeps every product until the end, and spills most of them: half the speed.
 //   fixed(p)                         a pointer that is opaque to the compiler. Otherwise GCC derives a pointer for each

@@ -57,6 +57,7 @@ inline WideBytes twice_at<WideBytes>(const int8_t *p, size_t apart) {
 
 inline WideBytes subtract_bytes(WideBytes a, WideBytes b) { return {_mm512_sub_epi8(a.v, b.v)}; }
 inline void put_bytes(uint8_t *p, WideBytes a) { _mm512_storeu_si512(p, a.v); }
+inline WideBytes bytes_of(const uint8_t *p) { return {_mm512_loadu_si512(p)}; }
 
 template <>
 inline WideBytes lanes_at<WideBytes>(const int32_t *p) {
@@ -79,6 +80,11 @@ inline F8x2 floats_of(WideBytes lanes) { return {_mm512_cvtepi32_ps(lanes.v)}; }
 
 #if QUIRE_AVX512_VNNI
 inline WideBytes add_dots(WideBytes sums, WideBytes a, WideBytes b) { return {_mm512_dpbusd_epi32(sums.v, a.v, b.v)}; }
+inline WideBytes add_short_pairs(WideBytes sums, WideBytes a, WideBytes b) {
+    return {_mm512_dpwssd_epi32(sums.v, a.v, b.v)};
+}
+inline WideBytes bits_of(F8x2 a) { return {_mm512_castps_si512(a.v)}; }
+inline F8x2 floats_with(WideBytes bits) { return {_mm512_castsi512_ps(bits.v)}; }
 #endif
 
 inline void settle(WideBytes &sum) { __asm__("" : "+v"(sum.v)); }

@@ -70,7 +70,7 @@ inline void bf16_tile(const Matrix &m, size_t apart, const uint8_t *w, const flo
 // --- many tokens: the weights of some columns stay in registers, and the sums of tokens are in memory, in L1
 
 constexpr int COLUMN_PAIRS = 8;    // in registers
-constexpr int MANY_ROUNDED = 128;  // columns that are rounded together: those of MAX_TOKENS fit into L1
+constexpr int MANY_ROUNDED = 128;  // columns that are rounded together: those of MAX_UNPACKED fit into L1
 
 // Adds the products of C pairs of columns and P pairs of panels, in the order of bf16_tile.
 template <int P, int C>
@@ -90,11 +90,11 @@ inline void add_columns(const __m512bh (&w)[P][C], const uint16_t (*x)[MANY_ROUN
     }
 }
 
-// Up to MAX_TOKENS times P pairs of panels.
+// Up to MAX_UNPACKED times P pairs of panels.
 template <int P>
 [[gnu::noinline]] void bf16_many(const Matrix &m, int panel, const Operand &a, int token, int count, float *out) {
-    alignas(64) uint16_t x[MAX_TOKENS][MANY_ROUNDED];
-    alignas(64) float others[MAX_TOKENS * COLUMNS];
+    alignas(64) uint16_t x[MAX_UNPACKED][MANY_ROUNDED];
+    alignas(64) float others[MAX_UNPACKED * COLUMNS];
     float *const sums[SUMS] = {out, others};
     for (int i = 0; i < COLUMNS * count; ++i) out[i] = others[i] = 0.0f;
     const uint8_t *w[P];

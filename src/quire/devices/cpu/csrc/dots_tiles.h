@@ -117,7 +117,7 @@ inline void add_blocks(const UnpackedBlocks<F> &w, const TokenTile &x, int first
     }
 }
 
-// Up to MAX_TOKENS times two panels.
+// Up to MAX_UNPACKED times two panels.
 template <Format F>
 [[gnu::noinline]] void pair_in_tiles(const Matrix &m, int panel, const Operand &a, int token, int count, float *out) {
     UnpackedBlocks<F> w;
@@ -143,7 +143,7 @@ template <Format F>
     }
 }
 
-// Up to MAX_TOKENS times the panels of a product's tile before `last`.
+// Up to MAX_UNPACKED times the panels of a product's tile before `last`.
 template <Format F>
 inline void in_tiles(const Matrix &m, int panel, int last, const Operand &a, int token, int count, float *out) {
     constexpr int PART = BLOCK / block_format(F).parts;

@@ -10,15 +10,25 @@ inline B unsigned_at(const uint8_t *quants, size_t apart, int v) {
     return has_sign(block_format(F)) ? levels ^ each_byte<B>(SIGN) : levels;
 }
 
+// What unsigned levels have too much.
+template <Format F>
+constexpr int SURPLUS = has_sign(block_format(F)) ? SIGN : block_format(F).parts == 2 ? block_format(F).zero : 0;
+
+// The factors of the sums of both halves of a block's values: a part is one of them, or both.
+template <class B, Format F>
+inline B surplus_factors(int part) {
+    const auto factor = [part](int half) {
+        return static_cast<int16_t>(block_format(F).parts == 1 || part == half ? -SURPLUS<F> : 0);
+    };
+    const int16_t factors[2] = {factor(0), factor(1)};
+    return four_bytes<B>(factors);
+}
+
 // The initial value of a part's sums: minus the surplus of its weights, times the sum of its values.
 template <class B, Format F>
 inline B minus_surplus(int part, const int16_t *halves) {
-    constexpr BlockFormat f = block_format(F);
-    constexpr int surplus = has_sign(f) ? SIGN : f.parts == 2 ? f.zero : 0;
-    if constexpr (surplus == 0) return each_byte<B>(0);
-    const auto factor = [part](int half) { return static_cast<int16_t>(f.parts == 1 || part == half ? -surplus : 0); };
-    const int16_t factors[2] = {factor(0), factor(1)};
-    return short_pairs(four_bytes<B>(factors), four_bytes<B>(halves));
+    if constexpr (SURPLUS<F> == 0) return each_byte<B>(0);
+    else return short_pairs(surplus_factors<B, F>(part), four_bytes<B>(halves));
 }
 
 // The instruction multiplies unsigned by signed bytes: subtracting 128 times the values is cheaper than moving the sign

@@ -22,8 +22,9 @@ inline int panels_of_item(int num_groups, int num_threads) {
 
 // Tokens that are multiplied panel by panel, at most: as many as stay in L2.
 inline int tokens_at_once(const TokenChunks &c, const Matrix &m) {
-    const int fit = c.bytes / (m.cols * (is_quantized(m.format) ? 1 : 4)) / c.step * c.step;
-    return std::min(c.most, std::max(c.step, fit));
+    const TokenChunks::Bound &bound = is_quantized(m.format) ? c.quantized : c.floats;
+    const int fit = bound.bytes / (m.cols * (is_quantized(m.format) ? 1 : 4)) / c.step * c.step;
+    return std::min(bound.most, std::max(c.step, fit));
 }
 
 // Of a step's tokens, at most about `most`: chunks are about equal, so that the last one has not few tokens.

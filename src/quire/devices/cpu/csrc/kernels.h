@@ -148,12 +148,17 @@ struct AttendItem {
     int kv_head, first_head, num_heads;  // heads counted inside the group
 };
 
+constexpr int TILES_AT_ONCE = 4;  // of keys, at most
 constexpr int MAX_ITEM_TOKENS = 16, MAX_ITEM_HEADS = 4, MAX_QUERIES = MAX_ITEM_TOKENS * MAX_ITEM_HEADS;
 
 // How many tokens a product takes from its input at once: multiples of `step`, at most `most`, whose numbers are at most
 // `bytes` where more than one step is.
 struct TokenChunks {
-    int step, most, bytes;
+    struct Bound {
+        int most, bytes;
+    };
+    int step;
+    Bound quantized, floats;  // by the format of the matrix
 };
 
 struct Kernels {
@@ -191,7 +196,7 @@ extern const size_t FAR_AHEAD;
 // Floats of scratch memory that `attend` needs.
 inline size_t attend_scratch(const KvCache &c) {
     const size_t key = static_cast<size_t>(c.keys.padded_dim()), row = static_cast<size_t>(c.values.padded_dim());
-    return TILE * key + STRETCH * row + MAX_QUERIES * (key + c.padded_value_dim() + STRETCH + 2);
+    return TILES_AT_ONCE * TILE * key + STRETCH * row + MAX_QUERIES * (key + c.padded_value_dim() + STRETCH + 2);
 }
 
 }  // namespace quire

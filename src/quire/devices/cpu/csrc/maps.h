@@ -1,39 +1,44 @@
 // What is done to each number by itself. Included by kernels.cpp, inside a variant's namespace.
 
-inline F8 sigmoid(F8 x) { return set1(1.0f) / (set1(1.0f) + exponential(set1(0.0f) - x)); }
+template <class W>
+inline W sigmoid(W x) { return set1<W>(1.0f) / (set1<W>(1.0f) + exponential(set1<W>(0.0f) - x)); }
 
-inline F8 silu(F8 x) { return x / (set1(1.0f) + exponential(set1(0.0f) - x)); }
+template <class W>
+inline W silu(W x) { return x / (set1<W>(1.0f) + exponential(set1<W>(0.0f) - x)); }
 
-inline F8 tangent(F8 x) {  // hyperbolic: 1 - 2 / (e ** 2x + 1)
-    return set1(1.0f) - set1(2.0f) / (exponential(x + x) + set1(1.0f));
+template <class W>
+inline W tangent(W x) {  // hyperbolic: 1 - 2 / (e ** 2x + 1)
+    return set1<W>(1.0f) - set1<W>(2.0f) / (exponential(x + x) + set1<W>(1.0f));
 }
 
 // x times the normal distribution's share below x. The share's tail, erfc, by Abramowitz and Stegun 7.1.26: 1.5e-7.
-inline F8 gelu(F8 x) {
-    const F8 z = magnitude(x) * set1(0.70710678f), one = set1(1.0f);
-    const F8 t = one / fma(z, set1(0.3275911f), one);
-    F8 p = set1(1.061405429f);
-    p = fma(p, t, set1(-1.453152027f));
-    p = fma(p, t, set1(1.421413741f));
-    p = fma(p, t, set1(-0.284496736f));
-    p = fma(p, t, set1(0.254829592f));
-    const F8 tail = set1(0.5f) * p * t * exponential(set1(0.0f) - z * z);
-    return max(x, set1(0.0f)) - magnitude(x) * tail;  // x below 0: x * tail; above: x * (1 - tail)
+template <class W>
+inline W gelu(W x) {
+    const W z = magnitude(x) * set1<W>(0.70710678f), one = set1<W>(1.0f);
+    const W t = one / fma(z, set1<W>(0.3275911f), one);
+    W p = set1<W>(1.061405429f);
+    p = fma(p, t, set1<W>(-1.453152027f));
+    p = fma(p, t, set1<W>(1.421413741f));
+    p = fma(p, t, set1<W>(-0.284496736f));
+    p = fma(p, t, set1<W>(0.254829592f));
+    const W tail = set1<W>(0.5f) * p * t * exponential(set1<W>(0.0f) - z * z);
+    return max(x, set1<W>(0.0f)) - magnitude(x) * tail;  // x below 0: x * tail; above: x * (1 - tail)
 }
 
-inline F8 gelu_tanh(F8 x) {
-    const F8 inner = set1(0.79788456f) * fma(set1(0.044715f) * x * x, x, x);
+template <class W>
+inline W gelu_tanh(W x) {
+    const W inner = set1<W>(0.79788456f) * fma(set1<W>(0.044715f) * x * x, x, x);
     return x * sigmoid(inner + inner);  // (1 + tanh(u)) / 2 is sigmoid(2u)
 }
 
-template <MapKind KIND>
-inline F8 activate(F8 x) {
+template <MapKind KIND, class W>
+inline W activate(W x) {
     switch (KIND) {
         case MapKind::SILU: return silu(x);
         case MapKind::GELU: return gelu(x);
         case MapKind::GELU_TANH: return gelu_tanh(x);
-        case MapKind::RELU: return max(x, set1(0.0f));
-        case MapKind::RELU2: return max(x, set1(0.0f)) * max(x, set1(0.0f));
+        case MapKind::RELU: return max(x, set1<W>(0.0f));
+        case MapKind::RELU2: return max(x, set1<W>(0.0f)) * max(x, set1<W>(0.0f));
         case MapKind::SIGMOID: return sigmoid(x);
         case MapKind::TANH: return tangent(x);
         default: return x;

@@ -27,6 +27,7 @@ namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using PackedBytes = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using BytesToFill = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatsToFill = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -436,6 +437,45 @@ void bind_recurrence(nb::class_<Program> &program) {
         "states"_a, "xbc"_a, "dt"_a, "work"_a, "vectors"_a, "bounds"_a, "out"_a, "vectors: rate, bias, skip.");
 }
 
+// Blocks and states as bytes: one row for each. See blocks.cpp.
+void bind_blocks(nb::class_<Program> &program) {
+    program.def("block_bytes", &Program::block_bytes, "group"_a);
+    program.def_prop_ro("state_bytes", &Program::state_bytes);
+    const auto check = [](Program &p, int group, size_t count, size_t rows, size_t bytes) {
+        require(count == rows && bytes == p.block_bytes(group), "blocks: not as many bytes as the blocks have");
+    };
+    program.def(
+        "read_blocks",
+        [check](Program &p, int group, const Ints &blocks, const BytesToFill &to) {
+            check(p, group, blocks.shape(0), to.shape(0), to.shape(1));
+            nb::gil_scoped_release release;
+            p.read_blocks(group, blocks.data(), size(blocks.shape(0)), to.data());
+        },
+        "group"_a, "blocks"_a.noconvert(), "to"_a.noconvert());
+    program.def(
+        "write_blocks",
+        [check](Program &p, int group, const Ints &blocks, const Bytes &from) {
+            check(p, group, blocks.shape(0), from.shape(0), from.shape(1));
+            nb::gil_scoped_release release;
+            p.write_blocks(group, blocks.data(), size(blocks.shape(0)), from.data());
+        },
+        "group"_a, "blocks"_a.noconvert(), "numbers"_a.noconvert());
+    program.def(
+        "read_state",
+        [](Program &p, int slot, const BytesToFill &to) {
+            require(to.size() == p.state_bytes(), "read_state: not the size of a state");
+            p.read_state(slot, to.data());
+        },
+        "slot"_a, "to"_a.noconvert());
+    program.def(
+        "write_state",
+        [](Program &p, int slot, const Bytes &from) {
+            require(from.size() == p.state_bytes(), "write_state: not the size of a state");
+            p.write_state(slot, from.data());
+        },
+        "slot"_a, "numbers"_a.noconvert());
+}
+
 void bind_program(nb::module_ &m) {
     nb::class_<Program> program(m, "Program", "A lowered model: weights, buffers, KV caches, instructions over them.");
     program.def(nb::new_(&make_program), "variant"_a, "pool"_a, "limits"_a);
@@ -478,6 +518,7 @@ void bind_program(nb::module_ &m) {
     bind_instructions(program);
     bind_experts(program);
     bind_recurrence(program);
+    bind_blocks(program);
     program.def("launch", &launch, "token_ids"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
                 "row_of_token"_a.noconvert(), "starts"_a.noconvert(), "lengths"_a.noconvert(),
                 "block_tables"_a.noconvert(), "logits_at"_a.noconvert(), "copies"_a.noconvert(), "groups"_a.noconvert(),

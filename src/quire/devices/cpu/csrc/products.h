@@ -13,13 +13,17 @@ constexpr int PANELS = 2;
 #else
 constexpr int PANELS = 1;
 #endif
-constexpr int MAX_TOKENS = PANELS == 4 ? 64 : 40, COLUMNS = PANELS * LANES;
+constexpr int MAX_TOKENS = PANELS == 4 ? 128 : 40, MAX_UNPACKED = PANELS == 4 ? 64 : 40, COLUMNS = PANELS * LANES;
+constexpr int SPARE_TOKENS = 8;  // rows of a tile behind its last token, which may be written
 
-// Where a block is unpacked once for MAX_TOKENS, more of them only fill the caches: on an Emerald Rapids 512 tokens of
+// Where a block is unpacked once for MAX_UNPACKED, more of them only fill the caches: on an Emerald Rapids 512 tokens of
 // width 768 are multiplied 1.28 × as fast in chunks of 64 as in chunks of 170, and those of width 8,192 in chunks of 20 to
-// 64 1.09 × as fast as in chunks of 10.
-constexpr TokenChunks CHUNKS =
-    PANELS == 4 ? TokenChunks{16, MAX_TOKENS, 256 * 1024} : TokenChunks{10, 1 << 30, 96 * 1024};
+// 64 1.09 × as fast as in chunks of 10. Weights of 32 bits are more bytes to read for each token: 128 tokens of width
+// 3,072, which are most of an L2 of 2 MB, are multiplied 1.5 × as fast as in chunks of 16.
+constexpr TokenChunks CHUNKS = PANELS == 4 ? TokenChunks{16, {MAX_UNPACKED, 256 * 1024}, {MAX_TOKENS, 1536 * 1024}}
+                                           : TokenChunks{10, {1 << 30, 96 * 1024}, {1 << 30, 96 * 1024}};
+
+inline int smaller(int a, int b) { return a < b ? a : b; }
 
 struct Operand {
     Rows x;
@@ -159,10 +163,23 @@ inline void tile(const Matrix &m, int panel, int last, const Operand &a, int tok
 #endif
 #if QUIRE_AVX512_VNNI
 #include "dots_many.h"
+#include "floats_many.h"
 #endif
 #if QUIRE_TILES
 #include "tiles.h"
 #include "dots_tiles.h"
+#endif
+
+#if QUIRE_AVX512_VNNI
+// More tokens than a tile has, times P pairs of panels.
+template <Format F, int P>
+inline void many(const Matrix &m, int panel, const Operand &a, int token, int count, float *out) {
+    if constexpr (is_quantized(F)) many_tokens<F, P>(m, panel, a, token, count, out);
+#if QUIRE_AVX512_BF16
+    else if constexpr (F == Format::BF16) bf16_many<P>(m, panel, a, token, count, out);
+#endif
+    else many_floats<F, P>(m, panel, a, token, count, out);
+}
 #endif
 
 // Each format's widest tile is the fastest: a float tile needs a register for each token, a quantized one two and more.
@@ -173,22 +190,15 @@ inline void some_tokens(const Matrix &m, int panel, int last, const Operand &a, 
         if (count > IN_TWO_STREAMS) return in_tiles<F>(m, panel, last, a, token, count, out);
 #endif
 #if QUIRE_AVX512_VNNI
+    if (count > IN_TWO_STREAMS)
+        return panel + 2 < last ? many<F, 2>(m, panel, a, token, count, out)
+                                : many<F, 1>(m, panel, a, token, count, out);
     if constexpr (is_quantized(F)) switch (count) {
         case 5: return tile<F, 5>(m, panel, last, a, token, out);
         case 6: return tile<F, 6>(m, panel, last, a, token, out);
         case 7: return tile<F, 7>(m, panel, last, a, token, out);
-        case 8: return tile<F, 8>(m, panel, last, a, token, out);
-        default:
-            if (count > IN_TWO_STREAMS)
-                return panel + 2 < last ? many_tokens<F, 2>(m, panel, a, token, count, out)
-                                        : many_tokens<F, 1>(m, panel, a, token, count, out);
+        default: break;
     }
-#endif
-#if QUIRE_AVX512_BF16
-    if constexpr (F == Format::BF16)
-        if (count > 2 * IN_STREAM)  // rounding and sums in memory cost as much as they save before
-            return panel + 2 < last ? bf16_many<2>(m, panel, a, token, count, out)
-                                              : bf16_many<1>(m, panel, a, token, count, out);
 #endif
     constexpr int most = !is_quantized(F) || WIDEST > LANES ? 8 : PANELS == 2 ? 5 : 4;
     for (; count >= most; count -= most, token += most, out += most * COLUMNS) tile<F, most>(m, panel, last, a, token, out);
@@ -223,16 +233,34 @@ inline void multiply(const Matrix &m, int panel, int last, const Operand &a, int
     }
 }
 
-inline int smaller(int a, int b) { return a < b ? a : b; }
+// Tokens that are multiplied at once with a matrix of this format, at most. Tokens in pairs of bf16 are in L1.
+inline int most_tokens(Format format) {
+#if QUIRE_AVX512_BF16
+    if (format == Format::BF16) return MAX_UNPACKED;
+#endif
+    return is_quantized(format) ? MAX_UNPACKED : MAX_TOKENS;
+}
 
-// How many of `count` tokens are multiplied at once: parts are about equal, and whole tiles.
-inline int part_of(int count) {
+// How many of `count` tokens are multiplied at once, at most `most`: parts are about equal, and whole tiles.
+inline int part_of(int count, int most) {
     constexpr int TILE_TOKENS = PANELS == 2 && WIDEST == LANES ? 5 : 8;
-    const int num_parts = count > MAX_TOKENS ? (count + MAX_TOKENS - 1) / MAX_TOKENS : 1;
+    const int num_parts = count > most ? (count + most - 1) / most : 1;
     return (count + num_parts * TILE_TOKENS - 1) / (num_parts * TILE_TOKENS) * TILE_TOKENS;
 }
 
-// Finishes one panel's columns of a tile: adds the bias and a residual.
+// Finishes the columns of a pair of panels, row by row, which touches a line once: adds the bias and a residual.
+inline void put_pair(const ProductArgs &p, int panel, int token, int count, const float *tile) {
+    const int column = panel * LANES;
+    const F8x2 bias = p.bias ? load<F8x2>(p.bias + column) : set1<F8x2>(0.0f);
+    for (int i = 0; i < count; ++i) {
+        F8x2 y = load<F8x2>(tile + COLUMNS * i);
+        if (p.bias) y = y + bias;
+        if (p.residual.data) y = load<F8x2>(p.residual.row(token + i) + column) + y;
+        store(p.out.row(p.order.target(token + i)) + column, y);
+    }
+}
+
+// The same of one panel.
 inline void put_columns(const ProductArgs &p, int panel, int token, int count, const float *tile) {
     const int column = panel * LANES, width = smaller(LANES, p.matrix.rows - column);
     const F8 bias = p.bias ? load(p.bias + column) : set1(0.0f);
@@ -253,44 +281,55 @@ inline void put_columns(const ProductArgs &p, int panel, int token, int count, c
 
 void product(const ProductArgs &p, int first_panel, int last_panel, int begin, int end) {
     const Operand a{p.x, p.xq, p.order};
-    const int most = part_of(end - begin);
-    alignas(64) float tile[MAX_TOKENS * COLUMNS];
+    const int most = part_of(end - begin, most_tokens(p.matrix.format));
+    alignas(64) float tile[(MAX_TOKENS + SPARE_TOKENS) * COLUMNS];
     for (int panel = first_panel; panel < last_panel; panel += PANELS)
         for (int token = begin; token < end; token += most) {
             const int count = smaller(most, end - token);
             multiply(p.matrix, panel, last_panel, a, token, count, tile);
-            for (int i = 0; i < PANELS && panel + i < last_panel; ++i)
-                put_columns(p, panel + i, token, count, tile + LANES * i);
+            for (int i = 0; i < PANELS && panel + i < last_panel;) {
+                const int past = panel + i + 2;
+                const bool is_pair = i + 2 <= PANELS && past <= last_panel && past * LANES <= p.matrix.rows;
+                if (is_pair) put_pair(p, panel + i, token, count, tile + LANES * i);
+                else put_columns(p, panel + i, token, count, tile + LANES * i);
+                i += is_pair ? 2 : 1;
+            }
         }
 }
 
-template <MapKind KIND>
-inline F8 bounded_gate(const GateArgs &p, F8 g, F8 u) {
-    if (p.limit != 0.0f) g = min(g, set1(p.limit)), u = min(max(u, set1(-p.limit)), set1(p.limit));
-    const F8 alpha = set1(p.alpha);
+template <MapKind KIND, class W>
+inline W bounded_gate(const GateArgs &p, W g, W u) {
+    if (p.limit != 0.0f) g = min(g, set1<W>(p.limit)), u = min(max(u, set1<W>(-p.limit)), set1<W>(p.limit));
+    const W alpha = set1<W>(p.alpha);
     g = p.alpha == 1.0f ? activate<KIND>(g) : activate<KIND>(alpha * g) / alpha;
-    return g * (u + set1(p.shift));
+    return g * (u + set1<W>(p.shift));
+}
+
+// The columns of a panel, or of two if W holds both.
+template <MapKind KIND, class W>
+inline W gate_lanes(const GateArgs &p, int panel, const float *gates, const float *ups) {
+    W g = load<W>(gates);
+    if (p.gate_bias) g = g + load<W>(p.gate_bias + panel * LANES);
+    if (!p.up.data) return activate<KIND>(g);
+    W u = load<W>(ups);
+    if (p.up_bias) u = u + load<W>(p.up_bias + panel * LANES);
+    const bool is_plain = p.limit == 0.0f && p.alpha == 1.0f && p.shift == 0.0f;
+    return is_plain ? activate<KIND>(g) * u : bounded_gate<KIND>(p, g, u);
 }
 
 // What becomes of the products of some panels of a tile: `hidden` has a block for each token.
 template <MapKind KIND>
 inline void gate_columns(const GateArgs &p, int panel, int last, int count, const float *gates, const float *ups,
                          float *hidden) {
-    const bool is_plain = p.limit == 0.0f && p.alpha == 1.0f && p.shift == 0.0f;
-    for (int i = 0; i < count; ++i)
-        for (int at = panel; at < smaller(panel + PANELS, last); ++at) {
-            const int from = COLUMNS * i + LANES * (at - panel);
-            F8 g = load(gates + from);
-            if (p.gate_bias) g = g + load(p.gate_bias + at * LANES);
-            if (p.up.data) {
-                F8 u = load(ups + from);
-                if (p.up_bias) u = u + load(p.up_bias + at * LANES);
-                g = is_plain ? activate<KIND>(g) * u : bounded_gate<KIND>(p, g, u);
-            } else {
-                g = activate<KIND>(g);
-            }
-            store(hidden + BLOCK * i + LANES * (at - panel), g);
-        }
+    constexpr int AT_ONCE = WIDEST / LANES;
+    const int end = smaller(panel + PANELS, last);
+    for (int i = 0; i < count; ++i, gates += COLUMNS, ups += COLUMNS, hidden += BLOCK) {
+        int at = panel;
+        for (int from = 0; at + AT_ONCE <= end; at += AT_ONCE, from += WIDEST)
+            store(hidden + from, gate_lanes<KIND, Widest>(p, at, gates + from, ups + from));
+        for (int from = (at - panel) * LANES; at < end; ++at, from += LANES)
+            store(hidden + from, gate_lanes<KIND, F8>(p, at, gates + from, ups + from));
+    }
 }
 
 inline void gate_columns(const GateArgs &p, int panel, int last, int count, const float *gates, const float *ups,
@@ -311,8 +350,9 @@ void gate(const GateArgs &p, int group, int begin, int end) {
     const Operand a{p.x, p.xq, p.order};
     const int first = group * (BLOCK / LANES), last = smaller(first + BLOCK / LANES, p.gate.num_panels());
     const int column = group * BLOCK, width = smaller(BLOCK, p.gate.rows - column);
-    alignas(64) float gates[MAX_TOKENS * COLUMNS], ups[MAX_TOKENS * COLUMNS], hidden[MAX_TOKENS][BLOCK];
-    const int most = part_of(end - begin);
+    alignas(64) float gates[(MAX_TOKENS + SPARE_TOKENS) * COLUMNS], ups[(MAX_TOKENS + SPARE_TOKENS) * COLUMNS];
+    alignas(64) float hidden[MAX_TOKENS][BLOCK];
+    const int most = part_of(end - begin, smaller(most_tokens(p.gate.format), most_tokens(p.up.format)));
     for (int token = begin; token < end; token += most) {
         const int count = smaller(most, end - token);
         for (int panel = first; panel < last; panel += PANELS) {

@@ -329,6 +329,13 @@ class Program {
     void launch(const Step &step);
     size_t release_blocks(const int32_t *blocks, int count);  // ascending; returns how many bytes were released
     void store_kv(int cache, const int32_t *slots, const float *k, const float *v, int num_tokens);
+    // Blocks and states as bytes; see blocks.cpp. `group`: 0, or what add_window returned.
+    size_t block_bytes(int group) const;
+    void read_blocks(int group, const int32_t *blocks, int count, uint8_t *to);
+    void write_blocks(int group, const int32_t *blocks, int count, const uint8_t *from);
+    size_t state_bytes() const;
+    void read_state(int slot, uint8_t *to);
+    void write_state(int slot, const uint8_t *from);
     void store_state(int states, int slot, const float *numbers);
     void load_state(int states, int slot, float *numbers);
     void poke(View to, const float *numbers, int num_rows);
@@ -404,6 +411,7 @@ class Program {
     void check_table(const Step &step, int row, int group) const;
     void check_copies(const Step &step, int group) const;
     void check_sources(const Step &step) const;
+    void check_moved(int group, const int32_t *blocks, int count) const;
     int num_blocks(int group) const {
         return group > 0 ? windows_[group - 1].num_blocks : group ? source_blocks_ : bounds_.num_blocks;
     }

@@ -11,7 +11,7 @@
 //   sum, largest                 of all lanes; a sum is always the tree ((0+4)+(2+6)) + ((1+5)+(3+7))
 //
 // F8x2 is sixteen floats, with the operations that are needed: one register in AVX-512, else a pair. Code for any width
-// W uses set1<W> and load<W>; Widest fills a register. store_sixteen is store_bytes of as many Widest as hold sixteen.
+// W uses set1<W> and load<W>; Widest fills a register.
 //
 // `fma` may round once or twice (portable): a variant is equal to itself at any batch size, not to another one. The
 // compiler must not fuse by itself (-ffp-contract=off), or the same sum would be rounded differently in two places.

@@ -11,6 +11,7 @@ inline void store(float *p, F8x2 a) { _mm512_storeu_ps(p, a.v); }
 inline F8x2 operator+(F8x2 a, F8x2 b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline F8x2 operator-(F8x2 a, F8x2 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline F8x2 operator*(F8x2 a, F8x2 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F8x2 operator/(F8x2 a, F8x2 b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline F8x2 fma(F8x2 a, F8x2 b, F8x2 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 inline F8x2 max(F8x2 a, F8x2 b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline F8x2 min(F8x2 a, F8x2 b) { return {_mm512_min_ps(a.v, b.v)}; }
@@ -19,12 +20,20 @@ inline F8x2 nearest(F8x2 a) {
     return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
 
-// The sum is that of absolute differences from -128.
-inline int32_t store_sixteen(int8_t *p, const F8x2 *a) {
-    const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a->v));
-    _mm_storeu_si128(reinterpret_cast<__m128i *>(p), bytes);
-    const __m128i sums = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128());
-    return _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 128 * 2 * LANES;
+// See tokenwise.h. The conversion rounds. What is too small is clamped in bytes; what is too large before, since it
+// would become negative. Sums are those of absolute differences from -128.
+inline void round_block(const F8x2 *part, F8x2 factor, int8_t *values, int32_t *halves) {
+    const __m512 high = _mm512_set1_ps(127.0f);
+    const __m512i first = _mm512_cvtps_epi32(_mm512_min_ps(high, _mm512_mul_ps(part[0].v, factor.v)));
+    const __m512i second = _mm512_cvtps_epi32(_mm512_min_ps(high, _mm512_mul_ps(part[1].v, factor.v)));
+    const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtsepi32_epi8(first)),
+                                                 _mm512_cvtsepi32_epi8(second), 1);
+    const __m256i bytes = _mm256_max_epi8(both, _mm256_set1_epi8(-127));
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(values), bytes);
+    const __m256i eights = _mm256_sad_epu8(_mm256_xor_si256(bytes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+    const __m256i sums = _mm256_add_epi64(eights, _mm256_shuffle_epi32(eights, 0x4e));
+    halves[0] = _mm_cvtsi128_si32(_mm256_castsi256_si128(sums)) - 128 * 2 * LANES;
+    halves[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(sums, 1)) - 128 * 2 * LANES;
 }
 
 inline F8x2 power_of_two(F8x2 a) {

@@ -14,7 +14,6 @@ inline F8x2 operator*(F8x2 a, F8x2 b) { return {a.low * b.low, a.high * b.high};
 inline F8x2 fma(F8x2 a, F8x2 b, F8x2 c) { return {fma(a.low, b.low, c.low), fma(a.high, b.high, c.high)}; }
 inline F8x2 max(F8x2 a, F8x2 b) { return {max(a.low, b.low), max(a.high, b.high)}; }
 inline F8x2 min(F8x2 a, F8x2 b) { return {min(a.low, b.low), min(a.high, b.high)}; }
-inline int32_t store_sixteen(int8_t *p, const F8 *a) { return store_bytes(p, a[0], a[1]); }
 inline F8x2 nearest(F8x2 a) { return {nearest(a.low), nearest(a.high)}; }
 inline F8x2 power_of_two(F8x2 a) { return {power_of_two(a.low), power_of_two(a.high)}; }
 

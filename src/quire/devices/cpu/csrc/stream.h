@@ -12,6 +12,12 @@ constexpr int IN_TWO_STREAMS = IN_STREAM;
 // step of LFM2-350M in Q4_0 takes 5.7 ms, and 6.0 ms with 1,536, 6,144 or 12,288 bytes.
 constexpr size_t AHEAD = 3072, LINE = 64;
 
+inline void prefetch_to_l2([[maybe_unused]] const void *p) {
+#if defined(__GNUC__)
+    __builtin_prefetch(p, 0, 2);
+#endif
+}
+
 // To L1.
 inline void fetch_near([[maybe_unused]] const uint8_t *p, [[maybe_unused]] size_t bytes) {
 #if defined(__GNUC__)
@@ -24,10 +30,8 @@ inline void fetch_near([[maybe_unused]] const uint8_t *p, [[maybe_unused]] size_
 // makes two panels side by side slower, so it is done for single ones alone.
 inline void fetch_ahead(const uint8_t *p, size_t bytes) {
     fetch_near(p, bytes);
-#if defined(__GNUC__)
     if (FAR_AHEAD)
-        for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch(p + FAR_AHEAD + i, 0, 2);
-#endif
+        for (size_t i = 0; i < bytes; i += LINE) prefetch_to_l2(p + FAR_AHEAD + i);
 }
 
 // Two panels side by side are two streams: behind its end, each continues in the panel after the other one's.

@@ -1,20 +1,25 @@
 // Token-wise kernels: embedding, norms, rope, quantization, the write to the KV cache. Included by
 // kernels.cpp, inside a variant's namespace.
 
+#if !QUIRE_AVX512
+// 32 numbers times a factor as bytes, and the sums of both halves. Clamped because the factor may round up, or overflow
+// where the numbers are subnormal.
+inline void round_block(const F8 *part, F8 factor, int8_t *values, int32_t *halves) {
+    const F8 low = set1(-127.0f), high = set1(127.0f);
+    F8 rounded[BLOCK / LANES];
+    for (int i = 0; i < BLOCK / LANES; ++i) rounded[i] = min(max(nearest(part[i] * factor), low), high);
+    for (int i = 0; i < 2; ++i) halves[i] = store_bytes(values + 2 * LANES * i, rounded[2 * i], rounded[2 * i + 1]);
+}
+#endif
+
 // 32 numbers of a token: value = round(x * 127 / largest magnitude), never -128.
-void quantize_block(const float *x, const QuantRows &out, int token, int block) {
+inline void quantize_block(const float *x, const QuantRows &out, int token, int block) {
     constexpr int PARTS = BLOCK / WIDEST;
     Widest part[PARTS], most = set1<Widest>(0.0f);
     for (int i = 0; i < PARTS; ++i) part[i] = load<Widest>(x + WIDEST * i), most = max(most, magnitude(part[i]));
-    const float extreme = largest(most);
-    const Widest factor = set1<Widest>(extreme > 0.0f ? 127.0f / extreme : 0.0f);
-    const Widest low = set1<Widest>(-127.0f), high = set1<Widest>(127.0f);
-    int8_t *values = out.row(token) + BLOCK * block;
+    const float extreme = largest(most), scale = extreme / 127.0f;
     int32_t halves[2];
-    // Clamped because 127 / extreme may round up, or overflow where the extreme is subnormal.
-    for (int i = 0; i < PARTS; ++i) part[i] = min(max(nearest(part[i] * factor), low), high);
-    for (int i = 0; i < 2; ++i) halves[i] = store_sixteen(values + BLOCK / 2 * i, part + PARTS / 2 * i);
-    const float scale = extreme / 127.0f;
+    round_block(part, set1<Widest>(extreme > 0.0f ? 127.0f / extreme : 0.0f), out.row(token) + BLOCK * block, halves);
     out.scale(token)[block] = scale;
     out.sum(token)[block] = scale * static_cast<float>(halves[0] + halves[1]);
     for (int i = 0; i < 2; ++i) out.half(token)[2 * block + i] = static_cast<int16_t>(halves[i]);
@@ -110,15 +115,21 @@ inline Statistics statistics(const float *x, int dim, float eps, bool is_layer) 
     return {mean, 1.0f / std::sqrt(total / static_cast<float>(dim) + eps)};
 }
 
-// `count` numbers of a group. The mean of an RMS norm is 0.
-inline void norm_part(const float *x, const Statistics &s, const float *weight, const float *bias, int count, float *out) {
-    const F8 factor = set1(s.factor), mean = set1(s.mean);
+// Numbers k..k + (the lanes of W) - 1 of a group.
+template <class W>
+inline void norm_lanes(const float *x, const Statistics &s, const float *weight, const float *bias, int k, float *out) {
+    W y = (load<W>(x + k) - set1<W>(s.mean)) * set1<W>(s.factor);
+    if (weight) y = y * load<W>(weight + k);
+    store(out + k, bias ? y + load<W>(bias + k) : y);
+}
+
+// `count` numbers of a group. The mean of an RMS norm is 0. Stores are as wide as the loads of quantize_block: a load
+// that needs two of the latest stores waits until they are in the cache.
+inline void norm_part(const float *x, const Statistics &s, const float *weight, const float *bias, int count,
+                      float *out) {
     int k = 0;
-    for (; k + LANES <= count; k += LANES) {
-        F8 y = (load(x + k) - mean) * factor;
-        if (weight) y = y * load(weight + k);
-        store(out + k, bias ? y + load(bias + k) : y);
-    }
+    for (; k + WIDEST <= count; k += WIDEST) norm_lanes<Widest>(x, s, weight, bias, k, out);
+    for (; k + LANES <= count; k += LANES) norm_lanes<F8>(x, s, weight, bias, k, out);
     for (; k < count; ++k) {
         float y = (x[k] - s.mean) * s.factor;
         if (weight) y *= weight[k];
