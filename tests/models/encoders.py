@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -59,6 +60,8 @@ CASES = {
     "gte": EncoderCase("GteModel", {}, "cls"),
     "gte-without-types": EncoderCase("GteModel", {"type_vocab_size": 0}, "cls"),
     "jina_embeddings_v3": EncoderCase("JinaEmbeddingsV3Model"),
+    "jina_bert": EncoderCase("JinaBertModel"),
+    "jina_bert-classifier": EncoderCase("JinaBertForSequenceClassification", {"num_labels": 1}),
     "embedding_gemma": EncoderCase("Gemma3TextModel", GEMMA),
     "qwen3": EncoderCase("Qwen3Model", KV, "last"),
     "qwen3-causal": EncoderCase("Qwen3ForCausalLM", {**KV, "tie_word_embeddings": True}, "last"),
@@ -108,7 +111,7 @@ def make_encoder(name: str) -> EncoderToy:
     import transformers
 
     case = CASES[name]
-    kind = getattr(transformers, case.kind)
+    kind = getattr(transformers, case.kind, None) or getattr(import_module("tests.models.jina_bert"), case.kind)
     config = kind.config_class(**{**case.sizes, **case.config})
     config._attn_implementation = "eager"
     torch.manual_seed(len(name))

@@ -23,13 +23,17 @@ WHISPER = {"vocab_size": VOCAB, "d_model": 64, "encoder_layers": 2, "decoder_lay
 T5 = {"vocab_size": VOCAB, "d_model": 48, "d_kv": 16, "d_ff": 80, "num_layers": 2, "num_decoder_layers": 3,
       "num_heads": 4, "relative_attention_num_buckets": 12, "relative_attention_max_distance": 20,
       "decoder_start_token_id": 0}  # fmt: skip
+FAR = {"relative_attention_max_distance": 128}  # that of GGUF files, which have no key for it
 BART = {"vocab_size": VOCAB, "d_model": 64, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
         "decoder_attention_heads": 2, "encoder_ffn_dim": 96, "decoder_ffn_dim": 128, "max_position_embeddings": 128,
         "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "forced_eos_token_id": None}  # fmt: skip
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "whisper": ("WhisperForConditionalGeneration", WHISPER),
-    "t5": ("T5ForConditionalGeneration", T5),
-    "t5-v1.1": ("T5ForConditionalGeneration", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "t5": ("T5ForConditionalGeneration", {**T5, **FAR}),
+    "t5-v1.1": (
+        "T5ForConditionalGeneration",
+        {**T5, **FAR, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
     "mt5": ("MT5ForConditionalGeneration", T5),
     "bart": ("BartForConditionalGeneration", BART),
     "bart-scaled": ("BartForConditionalGeneration", {**BART, "scale_embedding": True, "activation_function": "relu"}),
@@ -90,7 +94,7 @@ def random_source(name: str, length: int, seed: int = 0) -> np.ndarray:
 class SourceSession:
     """A model lowered for a device: encodes sources, then runs steps of texts that read them."""
 
-    def __init__(self, model: DrawnModel, device: str = "cpu", fuse: bool = True, native: bool = True) -> None:
+    def __init__(self, model: DrawnModel, device: str | base.Device = "cpu", fuse: bool = True) -> None:
         assert model.source is not None
         self.model = model
         options = base.LoweringOptions(dtype="f32", fuse=fuse)
@@ -98,9 +102,10 @@ class SourceSession:
         self.blocks_of_source = -(-most // 16)
         limits = base.Limits(max_tokens=128, max_rows=4, max_logits=128, max_blocks=20, num_blocks=80, kv_dtype="f32",
                              num_source_blocks=4 * self.blocks_of_source)  # fmt: skip
-        opened = base.open(device)
+        opened = base.open(device) if isinstance(device, str) else device
         lower = opened.lower
         self.decoder = lower(model.graph, model.weights, limits, options)
+        options = replace(options, samples=False)
         wide = base.Limits(max_tokens=most, max_rows=1, max_logits=most, max_blocks=-(-most // 16),
                            num_blocks=-(-most // 16), kv_dtype="f32")  # fmt: skip
         self.encoder = lower(model.source.encoder, model.source.weights, wide, options)

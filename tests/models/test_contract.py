@@ -23,9 +23,20 @@ from quire.ops.registry import relative_error
 from quire.types.request import SamplingParams
 from tests.devices.cpu.programs import session
 from tests.engine.driver import Driver, expected
-from tests.models.toys import CASES, CONVERSIONS, FIRST_CASES, ORIGINALS, make_toy, some_tokens
+from tests.models.sources import KINDS
+from tests.models.toys import (
+    CASES,
+    CONVERSIONS,
+    ENCODERS,
+    FIRST_CASES,
+    ORIGINALS,
+    SOURCES,
+    make_toy,
+    some_tokens,
+)
 
 ARCHITECTURES = pytest.mark.parametrize("arch", ORIGINALS, ids=lambda arch: arch.name)
+ALL = pytest.mark.parametrize("arch", [*ORIGINALS, *ENCODERS, *SOURCES], ids=lambda arch: arch.name)
 NEEDS_NATIVE = pytest.mark.skipif(native() is None, reason="the extension was not built")
 LENGTHS = (1, 17, 300, 1000)
 NUM_BLOCKS = 80
@@ -121,7 +132,17 @@ def test_chunks_hits_preemption_and_mixed_batches_change_no_token_on_the_cpu(cas
 
 
 @pytest.mark.pure
-@ARCHITECTURES
+@pytest.mark.parametrize("arch", SOURCES, ids=lambda arch: arch.name)
+def test_every_encoder_decoder_has_a_toy_and_its_gguf_names(arch: Architecture):
+    assert arch.name in {kind for kind, _ in KINDS.values()}, "add it to tests/models/sources.py"
+    stored = [
+        entry.gguf for names in (arch.names, arch.source.names, arch.source.pairs) for entry in names.entries.values()
+    ]
+    assert arch.gguf is None or None not in stored
+
+
+@pytest.mark.pure
+@ALL
 def test_an_architecture_is_a_declaration(arch: Architecture):
     """A short file, whose drawing function has one loop at most, over layers; devices lower it, nothing runs it."""
     source = inspect.getsource(sys.modules[arch.draw.__module__])

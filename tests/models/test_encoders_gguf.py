@@ -23,6 +23,7 @@ ARCHITECTURES = {
     "xlm-roberta": "BERT",
     "xlm-roberta-classifier": "BERT",
     "nomic_bert": "NOMIC_BERT",
+    "jina_bert": "JINA_BERT_V2",
     "modernbert": "MODERN_BERT",
     "embedding_gemma": "GEMMA_EMBEDDING",
 }
@@ -66,7 +67,7 @@ def to_gguf(toy: EncoderToy, name: str) -> MemoryCheckpoint:
         if "gemma" in name and key.endswith("norm.weight"):
             array = array + 1
         stem, _, kind = key.rpartition(".")
-        if name == "bert" and stem.startswith("pooler"):
+        if name in ("bert", "jina_bert") and stem.startswith("pooler"):
             continue
         plain = stem.removeprefix("bert.").removeprefix("roberta.")
         found = next((each for each in (stem, plain, f"model.{plain}") if names.get_name(each)), None)
@@ -117,3 +118,29 @@ def test_a_wordpiece_vocabulary_of_gguf_encodes_as_bert_does():
     assert tokenizer.encode("hello [SEP]")[1:-1].count(3) == 0, "a text cannot name a special token"
     assert tokenizer.pair_frame == ((2,), (3,), (3,), True)
     assert tokenizer.decode(tokenizer.encode("Hello worlds!")) == "hello worlds!"
+
+
+def test_a_gguf_file_of_a_decoder_with_a_head_of_classes_computes_their_logits():
+    toy, tokens = make_encoder("qwen3-causal"), some_ids(20)
+    c, arch = toy.model.config, gguf.MODEL_ARCH.QWEN3
+    names = gguf.get_tensor_name_map(arch, c.num_hidden_layers)
+    arrays = {}
+    for key, array in load_file(toy.folder / "model.safetensors").items():
+        stem, _, kind = key.rpartition(".")
+        arrays[f"{names.get_name(stem)}.{kind}"] = array
+    arrays["cls.output.weight"] = arrays["token_embd.weight"][[9, 4]]  # as llama.cpp's converter makes it
+    keys = {
+        "block_count": c.num_hidden_layers, "context_length": c.max_position_embeddings, "pooling_type": 4,
+        "embedding_length": c.hidden_size, "feed_forward_length": c.intermediate_size,
+        "attention.head_count": c.num_attention_heads, "attention.head_count_kv": c.num_key_value_heads,
+        "attention.key_length": c.head_dim, "attention.value_length": c.head_dim, "rope.freq_base": 10000.0,
+        "attention.layer_norm_rms_epsilon": c.rms_norm_eps, "classifier.output_labels": ("yes", "no"),
+    }  # fmt: skip
+    metadata = {"general.architecture": "qwen3", **{f"qwen3.{key}": value for key, value in keys.items()}}
+    model = draw(MemoryCheckpoint("gguf", metadata, as_tensors(arrays)))
+    assert (model.pool, "logits" in model.graph.outputs) == (PoolKind.LAST, False)
+    import torch
+
+    with torch.no_grad():
+        expected = toy.model(torch.tensor([tokens])).logits[0, -1, [9, 4]].numpy()
+    assert_alike(pooled_by_references(model, tokens), expected)

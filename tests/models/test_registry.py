@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quire.models import registry
 from quire.models.draw import draw
 from quire.models.errors import UnsupportedModel
 from quire.models.registry import all_architectures, find_architecture
@@ -161,3 +164,27 @@ def test_an_architecture_with_an_indexer_is_refused_with_that_reason(container, 
 def test_an_indexer_is_refused_by_the_name_of_its_key():
     with pytest.raises(UnsupportedModel, match="index_topk = 2048"):
         draw(renamed("llama", "LlamaForCausalLM", "llama", index_topk=2048))
+
+
+def test_a_model_imports_the_files_that_mention_it_and_no_others():
+    code = (
+        "import sys; from quire.models.registry import find_architecture; from types import SimpleNamespace as S; "
+        "found = find_architecture(S(container='safetensors', metadata={'architectures': ['XLMRobertaModel']})); "
+        "assert found.name == 'XLMRobertaModel'; "
+        "assert 'quire.models.roberta' in sys.modules and 'quire.models.qwen3_next' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_file_that_adds_to_an_architecture_mentions_its_name():
+    """Else a model whose name is found without importing all files would lack what they add."""
+    texts = registry._file_texts()
+    for arch in all_architectures():
+        text = texts[arch.draw.__module__]
+        if arch.mtp is not None:
+            assert f'"{arch.alias_of or arch.name}"' in texts["quire.models.mtp_heads"]
+        if arch.source is not None:
+            assert f'"{arch.alias_of or arch.name}"' in text
+        twins = [each for each in all_architectures() if arch.gguf and each.gguf == arch.gguf]
+        assert all(f'"{arch.gguf}"' in texts[each.draw.__module__] for each in twins if len(twins) > 1)

@@ -97,8 +97,8 @@ CASES: dict[str, Case] = {
 }
 CONVERSIONS: dict[str, Conversion] = {module.KIND: module.GGUF for module in _modules().values() if module.GGUF}
 # Architectures with a class in transformers: not other names of one.
-# Toys of encoder-decoders: tests/models/sources.py.
 WITHOUT_ALIASES = [arch for arch in all_architectures() if arch.alias_of is None and arch.source is None]
+SOURCES = [arch for arch in all_architectures() if arch.alias_of is None and arch.source is not None]  # in sources.py
 ORIGINALS = [arch for arch in WITHOUT_ALIASES if "head" in arch.names.entries]  # those that generate text
 ENCODERS = [arch for arch in WITHOUT_ALIASES if "head" not in arch.names.entries]  # toys: tests/models/encoders.py
 FIRST_CASES = list({case.kind: name for name, case in reversed(CASES.items())}.values())[::-1]  # one of each kind

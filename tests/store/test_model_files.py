@@ -162,7 +162,7 @@ def test_a_folder_is_a_checkpoint(store, tmp_path):
         "additional_chat_templates/tool_use.jinja",
         ("tokenizer.json", "added_tokens.json", "chat_template.jinja"),
     )
-    for name in ("config.json", "model.safetensors", *kept, tools, "README.md"):
+    for name in ("config.json", "model.safetensors", *kept, tools, "notes.md"):
         (folder / name).write_text(name)
     manifest = store.create("mine", files_at(folder))
     assert {each.file_name: each.role for each in manifest.files} == {

@@ -93,6 +93,7 @@ values = {
     "repeat_penalty": st.floats(0.001, 3),
     "use_mmap": st.booleans(),
     "stop": st.lists(texts.filter(bool), min_size=1, max_size=3),
+    "pooling": st.sampled_from(["mean", "cls", "last", "weighted"]),
 }
 
 
@@ -127,9 +128,18 @@ def test_any_text_is_parsed_or_refused_with_a_line(text):
 
 
 def test_parameters_of_json_are_checked_too():
+    assert check_parameters({"pooling": "last"}) == {"pooling": "last"}
     checked = check_parameters({"stop": "a", "top_k": 4.0, "temperature": 1, "use_mmap": True})
     assert checked == {"stop": ["a"], "top_k": 4, "temperature": 1.0, "use_mmap": True}
-    for wrong in ({"stop": 1}, {"stop": [1]}, {"top_k": "4"}, {"top_k": True}, {"use_mmap": 1}, {"x": 1}):
+    for wrong in (
+        {"stop": 1},
+        {"stop": [1]},
+        {"top_k": "4"},
+        {"top_k": True},
+        {"use_mmap": 1},
+        {"x": 1},
+        {"pooling": "max"},
+    ):
         with pytest.raises(InvalidRequest, match=r"must be|no parameter"):
             check_parameters(wrong)
 

@@ -24,6 +24,7 @@ from quire.ops.state_scan import state_scan
 from quire.types.errors import QuireError
 
 OutputKind = Literal["logits", "pooled", "scores", "hidden"]  # a row for each logit, pool or (hidden) token of a step
+ANSWERS = "answers"  # the rows of the head by which a decoder judges
 ROWS = {"logits_at": "logits", "pools": "pooled"}  # arrays of a step that have another length than its tokens
 __all__ = ["Graph", "Node", "Value", "WeightNames"]
 
@@ -252,6 +253,8 @@ class Graph:
         if self.pools:
             vectors = self.draw(pool.pool, {"x": x}, {})
             out = self.linear(vectors, "score") if "score" in self.shapes else vectors
+            if ANSWERS in self.shapes:
+                out = self.softcap(self.scale(self.linear(vectors, ANSWERS), factor), cap)
             self.outputs["pooled" if out is vectors else "scores"] = out
             if head not in self.shapes:
                 return out

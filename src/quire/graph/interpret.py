@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from quire.graph.graph import Graph, Node, OutputKind, WeightNames
 from quire.graph.weight import Weights
 from quire.ops.batch import Batch
-from quire.ops.cache import Cross, CrossCache, cache_groups, empty_cache
+from quire.ops.cache import Cross, CrossCache, ReferenceCache, cache_groups, empty_cache
 
 Array = NDArray[Any]
 
@@ -63,6 +63,10 @@ class Interpreter:
         """Copy KV blocks as the step says, before any node runs."""
         for cache, group in zip(self.caches, self._groups, strict=True):
             cache.copy(batch.in_window(group).copies)
+
+    def grouped_caches(self) -> list[tuple[ReferenceCache, int | None]]:
+        """Return every cache with the number of its window group; None: it has none."""
+        return list(zip(self.caches, self._groups, strict=True))
 
     def reserve_sources(self, num_blocks: int) -> None:
         """Make room for sources: so many blocks in each layer that reads them."""

@@ -281,6 +281,7 @@ def _from_gguf(checkpoint: CheckpointSource, keys: KeySet, kind: type[ModelConfi
         # no key has it: an architecture's default is that of its config.json files, such as the exact gelu of
         # GPT-NeoX and Falcon, where llama.cpp takes the tanh approximation
         "activation": _activation(c),
+        "num_labels": len(given.get("classifier.output_labels") or ()) or 1,
         "extra_layers": extra_layers,
         "eos_ids": tuple(dict.fromkeys(each for key in _GGUF_END_TOKENS for each in ids.token_ids(key))),
     }

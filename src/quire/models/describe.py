@@ -19,7 +19,12 @@ class Description(NamedTuple):
 
 def describe(checkpoint: CheckpointSource) -> Description:
     """Find the architecture of a checkpoint and read its configuration."""
-    decoders = [arch for arch in all_architectures() if "head" in arch.names.entries]
-    found = text_part(checkpoint, {each: arch.name for arch in decoders for each in arch.model_types})
+    found = text_part(checkpoint, _names_by_type) if "text_config" in checkpoint.metadata else checkpoint
     architecture = find_architecture(found)
     return Description(found, architecture, read_config(found, architecture.keys, architecture.config))
+
+
+def _names_by_type() -> dict[str, str]:
+    """The names of the decoders by their model_type."""
+    decoders = [arch for arch in all_architectures() if "head" in arch.names.entries]
+    return {each: arch.name for arch in decoders for each in arch.model_types}

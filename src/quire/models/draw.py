@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from quire.graph.graph import Graph, Value
 from quire.graph.weight import Weight, Weights, computed_weight
 from quire.models.alibi import alibi_slopes
+from quire.models.answers import answer_ids, bind_answers
 from quire.models.config import SLOPES, CheckpointSource, ModelConfig
 from quire.models.describe import describe
 from quire.models.embedding import draw_modules, modules_of, pooling_of, unpooled
 from quire.models.errors import BadCheckpoint
+from quire.models.mtp import head_tensor
 from quire.models.names import bind_weights
 from quire.models.rope import SLIDING, RopeConfig
 from quire.models.source import DrawnSource, draw_source
@@ -62,13 +64,15 @@ def draw(
     one, as the user sets it; None: as the model's files say.
     """
     modules = modules_of(checkpoint)
-    pool = pooling_of(checkpoint, pooling)
+    pool, answers = pooling_of(checkpoint, pooling), answer_ids(checkpoint)
     checkpoint, arch, config = describe(checkpoint)
     weights = bind_weights(checkpoint, config, arch.names)
     config = replace(config, tied=weights.get("head") is weights["embed"]).complete(weights)
     if config.alibi:
         weights[SLOPES] = computed_weight(SLOPES, config.alibi * alibi_slopes(config.num_heads))
-    pool = config.classifier_pool if "score" in weights else pool
+    if answers:
+        bind_answers(weights, answers)
+    pool = config.classifier_pool if answers or "score" in weights else pool
     if pool is None and "head" not in weights:
         raise unpooled(arch.name)
 
@@ -91,12 +95,16 @@ def draw_mtp(checkpoint: CheckpointSource, length: int) -> DrawnModel | None:
     """
     checkpoint, arch, config = describe(checkpoint)
     head = arch.mtp
-    if head is None or not head.is_in(checkpoint, config):
+    files = None if head is None else head.files_of(checkpoint, config)
+    if head is None or files is None or (why := head.refusal(config)):
+        if (tensor := head_tensor(checkpoint)) is not None:
+            reason = f"heads of {arch.name} are not supported" if head is None or files is None else why
+            logger.warning("the model's head for drafting (%s, …) is not used: %s", tensor, reason)
         return None
     names, config = head.names_of(arch.names, config), head.config_of(config)
-    weights = bind_weights(checkpoint, config, names, is_part=True)
+    weights = bind_weights(files, config, names, is_part=True)
     config = replace(config, tied=weights["head"] is weights["embed"]).complete(weights)
-    return drawn(checkpoint, f"{arch.name} (MTP)", config, weights, length, head.draw)
+    return drawn(files, f"{arch.name} (MTP)", config, weights, length, head.draw)
 
 
 def drawn(

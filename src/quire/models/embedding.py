@@ -24,7 +24,7 @@ _NAMES = {"mean": PoolKind.MEAN, "cls": PoolKind.CLS, "lasttoken": PoolKind.LAST
 _GGUF_POOLING = {1: PoolKind.MEAN, 2: PoolKind.CLS, 3: PoolKind.LAST}
 _GGUF_NONE, _GGUF_RANK = 0, 4
 _ACTIVATIONS = {"Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu", "Sigmoid": "sigmoid"}
-KNOWN = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
+KNOWN = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout", "LogitScore")
 
 
 @runtime_checkable

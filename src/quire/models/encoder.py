@@ -38,7 +38,8 @@ ENCODER_GGUF = KeySet(
         "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
         "attention.layer_norm_epsilon", TYPES,
     }),
-    harmless=frozenset({"vocab_size", "pooling_type", "classifier.type"}),  # embedding.py reads how it is pooled
+    # embedding.py reads how it is pooled, config.py how many classes there are
+    harmless=frozenset({"vocab_size", "pooling_type", "classifier.type", "classifier.output_labels"}),
     fixed={"attention.causal": (False,)},
     defaults={"hidden_act": "gelu", TYPES: 2},
     is_closed=True,

@@ -57,7 +57,7 @@ LLAMA_GGUF = KeySet(
     }),
     harmless=frozenset({
         "vocab_size", "attention.layer_norm_epsilon",  # the table of embeddings has it too; of another kind of norm
-        "pooling_type", "tensor_data_layout", "rope.scaling.finetuned",  # for embedding.py; where it comes from
+        "pooling_type", "classifier.output_labels", "tensor_data_layout", "rope.scaling.finetuned",  # for others
     }),
     fixed={"attention.causal": (True,), "rope.scaling.yarn_ext_factor": (1.0,), "logit_scale": (0.0, 1.0)},
     is_closed=True, head_dim=KEY_LENGTH,

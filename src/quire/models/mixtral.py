@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from quire.graph.graph import Graph, Value
+from quire.graph.graph import Graph, Layer, Value
 from quire.models.blocks import attend, moe_mlp
 from quire.models.keys import ConfigKeys
 from quire.models.llama import LLAMA_CONFIG, LLAMA_GGUF, PAIRED_NAMES
@@ -44,8 +44,15 @@ def mixtral(g: Graph, c: MoeConfig, routing: Mapping[str, Any] = NO_CHANGES, **a
     """
     x = g.embed("embed")
     for layer in g.layers(c.num_layers):
-        h = g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)
-        x = g.add(x, attend(g, c, layer, h, **attention))
-        h = g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps)
-        x = g.add(x, moe_mlp(g, c, layer, h, "silu", **routing))
+        x = mixtral_layer(g, c, layer, x, routing, **attention)
     return g.logits(g.rms_norm(x, "norm", eps=c.norm_eps), "head")
+
+
+def mixtral_layer(
+    g: Graph, c: MoeConfig, layer: Layer, x: Value, routing: Mapping[str, Any] = NO_CHANGES, **attention: Any
+) -> Value:
+    """Draw a layer."""
+    h = g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)
+    x = g.add(x, attend(g, c, layer, h, **attention))
+    h = g.rms_norm(x, layer["mlp.norm"], eps=c.norm_eps)
+    return g.add(x, moe_mlp(g, c, layer, h, "silu", **routing))

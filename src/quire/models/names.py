@@ -144,6 +144,7 @@ class Names:
 
     entries: Mapping[str, TensorName]
     layers: str = "model.layers"  # the prefix of layers in safetensors
+    gguf_layers: str = "blk"  # and in GGUF
     first: int = 0  # the number of the first layer in files
     layouts: Layouts = field(default_factory=dict)  # what differs in some files: entries, or their places
     # Of safetensors:
@@ -166,7 +167,7 @@ class Names:
 
     def extra_layers(self, container: str, config: ModelConfig) -> Iterator[str]:
         """Yield patterns of the tensors of layers behind the last one."""
-        prefix = re.escape("blk" if container == GGUF else self.layers)
+        prefix = re.escape(self.gguf_layers if container == GGUF else self.layers)
         for layer in range(config.num_layers, config.num_layers + config.extra_layers):
             yield rf"^{prefix}\.{layer}\."
 
@@ -184,7 +185,7 @@ class Names:
 
     def full_name(self, container: str, stored: str, layer: int | None, kind: str) -> str:
         """Return the full name of the weight or bias (`kind`)."""
-        prefix = "blk" if container == GGUF else self.layers
+        prefix = self.gguf_layers if container == GGUF else self.layers
         name = stored if layer is None else f"{prefix}.{self.first + layer}.{stored}"
         return f"{name}.{kind}" if kind else name
 

@@ -18,8 +18,13 @@ def nemotron_h(g: Graph, c: NemotronHConfig) -> Value:
     """Pre-norm blocks, one in each layer. Attention has no rope."""
     x = g.embed("embed")
     for layer in g.layers(c.num_layers):
-        x = g.add(x, _block(g, c, layer, g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)))
+        x = nemotron_h_layer(g, c, layer, x)
     return g.logits(g.rms_norm(x, "norm", eps=c.norm_eps), "head")
+
+
+def nemotron_h_layer(g: Graph, c: NemotronHConfig, layer: Layer, x: Value) -> Value:
+    """Draw a layer."""
+    return g.add(x, _block(g, c, layer, g.rms_norm(x, layer["attn.norm"], eps=c.norm_eps)))
 
 
 def _block(g: Graph, c: NemotronHConfig, layer: Layer, h: Value) -> Value:

@@ -19,15 +19,22 @@ MLP, MOE = "mlp", "moe"  # layer types
 TYPES_BY_LETTER = {"M": LINEAR, "*": FULL, "-": MLP, "E": MOE}
 TYPES = {**{each: each for each in TYPES_BY_LETTER.values()}, "mamba": LINEAR, "attention": FULL}
 PATTERN, LISTED, FFN = "hybrid_override_pattern", "layers_block_type", "feed_forward_length"
+HEAD_PATTERN, HEAD_LISTED = f"mtp_{PATTERN}", f"mtp_{LISTED}"  # of the head that predicts one more token
+DEFAULT_HEAD = (FULL, MOE)
 SHARED, LATENT = "shared_expert_intermediate_size", "moe_latent_size"
 CONFIG = LLAMA_CONFIG.override(
-    reads=[*MAMBA2_KEYS, *CONFIG_KEYS, "norm_topk_prob", SHARED, LATENT, PATTERN, LISTED],
+    reads=[*MAMBA2_KEYS, *CONFIG_KEYS, "norm_topk_prob", SHARED, LATENT, PATTERN, LISTED, HEAD_PATTERN, HEAD_LISTED],
     lacks=["mamba_expand", "first_k_dense_replace", "n_shared_experts", "hidden_act", *ROPE_KEYS],
 ).override(
     ignores=[
         *(*UNUSED_KEYS, *UNUSED_MIXER_KEYS, *ROPE_KEYS, "attention_bias", "expand", "mamba_expand", "hidden_dropout"),
-        *("num_nextn_predict_layers", "mtp_layers_block_type", "mtp_hybrid_override_pattern"),
-        *("moe_shared_expert_overlap", "mamba_dt_min", "mamba_dt_max", "mamba_dt_init_floor"),
+        *(
+            "num_nextn_predict_layers",
+            "moe_shared_expert_overlap",
+            "mamba_dt_min",
+            "mamba_dt_max",
+            "mamba_dt_init_floor",
+        ),
     ],
     fixed={
         **{"mlp_hidden_act": (None, "relu2"), "mamba_hidden_act": (None, "silu", "swish")},
@@ -64,11 +71,14 @@ class NemotronHConfig(GroupedMoeConfig):
 
     scan: ScanSizes
     latent: int  # 0: it is
+    head_types: tuple[str, ...]  # of the layers of the head that predicts one more token, if there is one
 
     @classmethod
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
         types = _gguf_types(base, values) if is_gguf else _types(base, values)
-        found = base | {"layer_types": types, "scan": read_mamba2(base, values, is_gguf)}
+        head_types = DEFAULT_HEAD if is_gguf else _listed_types(values, HEAD_LISTED, HEAD_PATTERN) or DEFAULT_HEAD
+        scan = read_mamba2(base, values, is_gguf)
+        found = base | {"layer_types": types, "scan": scan, "head_types": head_types}
         sparse = tuple(each == MOE for each in types)
         if any(sparse):
             found["latent"] = values.integer_or_none(LATENT) or 0
@@ -82,12 +92,20 @@ class NemotronHConfig(GroupedMoeConfig):
 
 
 def _types(base: dict[str, Any], c: Values) -> tuple[str, ...]:
-    """The types of the layers by a list of words, or by a text of letters."""
-    key, known = (LISTED, TYPES) if LISTED in c else (PATTERN, TYPES_BY_LETTER)
-    given = c.texts(LISTED) or tuple(c.text(PATTERN, ""))
-    if len(given) != base["num_layers"] or not set(given) <= set(known):
-        words = ", ".join(known)
-        raise UnsupportedModel(f"{key} must have one of {words} for each of the {base['num_layers']} layers.")
+    """The types of the layers."""
+    found = _listed_types(c, LISTED, PATTERN)
+    if len(found) != base["num_layers"]:
+        key = LISTED if LISTED in c else PATTERN
+        raise UnsupportedModel(f"{key} must have a word or a letter for each of the {base['num_layers']} layers.")
+    return found
+
+
+def _listed_types(c: Values, listed: str, pattern: str) -> tuple[str, ...]:
+    """The types of layers by a list of words, or by a text of letters; none of them: no types."""
+    key, known = (listed, TYPES) if listed in c else (pattern, TYPES_BY_LETTER)
+    given = c.texts(listed) or tuple(c.text(pattern, ""))
+    if not set(given) <= set(known):
+        raise c.refusal(key, f"made of {', '.join(known)}")
     return tuple(known[each] for each in given)
 
 

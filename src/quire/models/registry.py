@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from quire.graph.graph import Graph, Value
@@ -96,16 +98,16 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
     metadata = checkpoint.metadata
     if checkpoint.container == "gguf":
         named = [str(metadata.get("general.architecture"))]
-        by_name = by_gguf_name(has_experts=bool(metadata.get(f"{named[0]}.expert_count")))
     else:
-        by_name = {arch.name: arch for arch in all_architectures()}
         named = list(Values(metadata).texts("architectures") or _by_model_type(metadata) or ["(none)"])
         _refuse_custom_code(metadata.get("auto_map"), named)
-    for name in named:
-        if name in by_name:
-            return _agreeing(_by_head(by_name[name], checkpoint), metadata)
-        if (decoder := by_name.get(f"{_FAMILY.sub('', name)}ForCausalLM")) is not None and _FAMILY.search(name):
-            return _agreeing(_with_other_head(decoder, name), metadata)
+    found = _found(checkpoint, named, _importing(named))
+    if found is not None:  # what other files add to it, such as a head that drafts, mentions it by its own name
+        found = _found(checkpoint, named, _importing([*named, found.alias_of or found.name]))
+    found = found or _found(checkpoint, named, all_architectures())
+    if found is not None:
+        return _agreeing(found, metadata)
+    by_name = _by_name(checkpoint, named, all_architectures())
     reason = next((f": {REASONS[name]}" for name in named if name in REASONS), "")
     advice = f"{_advice_on_text_model(metadata.get('text_config'))}{_advice_on_relatives(checkpoint)}"
     raise UnsupportedModel(
@@ -114,23 +116,64 @@ def find_architecture(checkpoint: CheckpointSource) -> Architecture:
     )
 
 
+def _importing(names: Sequence[str]) -> tuple[Architecture, ...]:
+    """The architectures that are registered once the files that mention one of these names are imported.
+
+    Importing all of them takes 0.1 s, and a model needs few.
+    """
+    families = [_FAMILY.sub("", name) for name in names]
+    wanted = [f'"{name}"' for name in (*names, *families, *(f"{family}ForCausalLM" for family in families))]
+    for module, text in _file_texts().items():
+        if any(name in text for name in wanted):
+            importlib.import_module(module)
+    return tuple(_ARCHITECTURES[name] for name in sorted(_ARCHITECTURES))
+
+
+@cache
+def _file_texts() -> Mapping[str, str]:
+    """The text of each file in this package that registers something, by the name of its module."""
+    folders = importlib.import_module("quire.models").__path__
+    files = [file for folder in folders for file in sorted(Path(folder).glob("*.py"))]
+    return {f"quire.models.{file.stem}": file.read_text(encoding="utf-8") for file in files if file.stem != "__init__"}
+
+
+def _by_name(
+    checkpoint: CheckpointSource, named: Sequence[str], known: Sequence[Architecture]
+) -> Mapping[str, Architecture]:
+    if checkpoint.container != "gguf":
+        return {arch.name: arch for arch in known}
+    return by_gguf_name(known, has_experts=bool(checkpoint.metadata.get(f"{named[0]}.expert_count")))
+
+
+def _found(checkpoint: CheckpointSource, named: Sequence[str], known: Sequence[Architecture]) -> Architecture | None:
+    """The architecture of one of these names among those that are known."""
+    by_name = _by_name(checkpoint, named, known)
+    for name in named:
+        if name in by_name:
+            return _by_head(by_name[name], checkpoint)
+        if (decoder := by_name.get(f"{_FAMILY.sub('', name)}ForCausalLM")) is not None and _FAMILY.search(name):
+            return _with_other_head(decoder, name)
+    return None
+
+
 def _by_head(found: Architecture, checkpoint: CheckpointSource) -> Architecture:
     """The architecture of a GGUF file, whose name is the same with a head of classes."""
     if checkpoint.container != "gguf" or "cls.output.weight" not in checkpoint.tensors:
         return found
-    return _ARCHITECTURES.get(f"{_FAMILY.sub('', found.name)}ForSequenceClassification", found)
+    name = f"{re.sub('(Model|ForCausalLM)$', '', found.name)}ForSequenceClassification"
+    return _ARCHITECTURES.get(name) or (_with_other_head(found, name) if "head" in found.names.entries else found)
 
 
 def _with_other_head(decoder: Architecture, name: str) -> Architecture:
     """A decoder without its head, or with one of classes."""
-    score = TensorName("score", None, ("labels", "hidden"))
+    score = TensorName("score", "cls.output", ("labels", "hidden"))
     head: dict[str, TensorName | None] = {"head": None} | ({} if name.endswith("Model") else {"score": score})
     return replace(decoder, name=name, names=decoder.names.but(head), alias_of=decoder.name)
 
 
-def by_gguf_name(*, has_experts: bool) -> dict[str, Architecture]:
+def by_gguf_name(known: Sequence[Architecture], *, has_experts: bool) -> dict[str, Architecture]:
     """Return the architectures by their names in GGUF, of which one may be that of two: without and with experts."""
-    found = [arch for arch in all_architectures() if arch.gguf is not None]
+    found = [arch for arch in known if arch.gguf is not None]
     found.sort(key=lambda arch: issubclass(arch.config, MoeConfig) == has_experts)
     return {str(arch.gguf): arch for arch in found}
 

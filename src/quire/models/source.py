@@ -26,6 +26,7 @@ from quire.ops.cache import Cross
 from quire.ops.source import attention_source
 
 Array = NDArray[Any]
+Heads = tuple[tuple[int, int], ...]  # of layer and head
 PAIRS = "pairs"
 HIDDEN = ("hidden",)
 GENERATION = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "num_beams", "max_length",
@@ -40,7 +41,7 @@ SOURCE_CONFIG = KeySet(
         "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim",
     }),
     harmless=BASE_HARMLESS | {*GENERATION, *TRAINING, "encoder_no_repeat_ngram_size"},
-    fixed={"is_encoder_decoder": (True,), "quantization_config": (None,)},
+    fixed={"is_encoder_decoder": (True,), "is_decoder": (None, False), "quantization_config": (None,)},
     foreign={**FOREIGN, "activation_function": (None,)},
     spelling={
         "hidden_size": "d_model", "num_hidden_layers": "decoder_layers", "intermediate_size": "decoder_ffn_dim",
@@ -59,6 +60,7 @@ class SourceModel:
     pairs: Names  # of `cross.k` and `cross.v` of the decoder's layers
     config: Callable[[Any], ModelConfig]  # the encoder's numbers, from those of the decoder
     draw: Callable[[Graph, Any], Value]  # the encoder: its last value is its output
+    alignment: Callable[[Any], Heads] = lambda config: ()  # heads whose attention shows where a token is in its source
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class DrawnSource:
     weights: Weights  # of both
     max_tokens: int  # of a source
     num_features: int  # of a token of a source; 0: sources are token ids
+    aligned_keys: Array  # the columns of the pairs that are keys of the heads of `alignment`
 
 
 def draw_source(checkpoint: CheckpointSource, config: ModelConfig, source: SourceModel) -> DrawnSource:
@@ -84,7 +87,14 @@ def draw_source(checkpoint: CheckpointSource, config: ModelConfig, source: Sourc
     _draw_pairs(pairs, found, config)
     features = next((node.output.dim for node in encoder.nodes if node.op.name == "features"), 0)
     used = {name: weights[name] for name in encoder.weight_names()}
-    return DrawnSource(encoder, pairs, used | found, own.max_context, features)
+    aligned = key_columns(source.alignment(config), config)
+    return DrawnSource(encoder, pairs, used | found, own.max_context, features, aligned)
+
+
+def key_columns(heads: Heads, c: ModelConfig) -> Array:
+    """The columns of the keys of these heads among keys, then values, of each layer in order."""
+    firsts = np.array([(2 * layer * c.num_heads + head) * c.head_dim for layer, head in heads], np.int64)
+    return (firsts[:, None] + np.arange(c.head_dim)).reshape(-1)
 
 
 def _draw_pairs(g: Graph, weights: dict[str, Weight], c: ModelConfig) -> None:
@@ -122,8 +132,13 @@ def attend_row(g: Graph, c: ModelConfig, layer: Layer, h: Value, *, scale: float
 
 def attend_cross(g: Graph, c: ModelConfig, layer: Layer, h: Value, *, scale: float) -> Value:
     """Attention of h to its row's source, and the product with `cross.out`."""
+    return attend_by(g, c, layer, g.linear(h, layer["cross.q"]), scale=scale)
+
+
+def attend_by(g: Graph, c: ModelConfig, layer: Layer, q: Value, *, scale: float) -> Value:
+    """The same, by queries that are drawn already."""
     cache = g.cache(Cross(c.num_heads, c.head_dim, c.head_dim))
-    node = g.node(attention_source, {"q": g.linear(h, layer["cross.q"])}, {}, {"scale": scale}, cache=cache.index)
+    node = g.node(attention_source, {"q": q}, {}, {"scale": scale}, cache=cache.index)
     g.nodes.append(node)
     return g.linear(node.output, layer["cross.out"])
 
@@ -139,10 +154,10 @@ def source_numbers(c: ModelConfig, num_layers: int, num_heads: int, ffn: int, ma
 
 def pair_names(layers: str, block: str, *biased: str) -> Names:
     """Names of keys and values of cross-attention; all other tensors are of the decoder and the encoder."""
-    entries = {f"cross.{word}": TensorName(f"{block}.{word}{'_proj' if '_' in block else ''}", None, ("kv", "hidden"),
-                                           word in biased) for word in "kv"}  # fmt: skip
-    pattern = rf"{re.escape(block)}\.[kv](_proj)?\."
-    return Names(entries, layers=layers, ignored=re.compile(rf"^(?!.*{pattern})"))
+    entries = {f"cross.{word}": TensorName(f"{block}.{word}{'_proj' if '_' in block else ''}", f"cross_attn_{word}",
+                                           ("kv", "hidden"), word in biased) for word in "kv"}  # fmt: skip
+    pattern = rf"{re.escape(block)}\.[kv](_proj)?\.|\.cross_attn_[kv]\."
+    return Names(entries, layers=layers, gguf_layers="dec.blk", ignored=re.compile(rf"^(?!.*({pattern}))"))
 
 
 def distances(table: Array, reach: int, *, is_causal: bool) -> Array:

@@ -9,7 +9,7 @@ from quire.models.blocks import attend, gated_mlp
 from quire.models.keys import ConfigKeys
 from quire.models.registry import alias, architecture, reads_source
 from quire.models.source import SourceModel, attend_cross, attend_row, pair_names, source_numbers
-from quire.models.t5_config import CROSS, DECODER, ENCODER, KEYS, MAX_TOKENS, MT5_KEYS, T5Config
+from quire.models.t5_config import CROSS, DECODER, ENCODER, GGUF_KEYS, KEYS, MAX_TOKENS, MT5_KEYS, T5Config
 
 
 def _mlp(g: Graph, c: T5Config, layer: Layer, x: Value) -> Value:
@@ -36,7 +36,8 @@ def _encoder_config(c: T5Config) -> T5Config:
 SOURCE = SourceModel(ENCODER, pair_names("decoder.block", CROSS), _encoder_config, t5_encoder)
 
 
-@architecture("T5ForConditionalGeneration", model_type="t5", names=DECODER, keys=ConfigKeys(KEYS), config=T5Config)
+@architecture("T5ForConditionalGeneration", model_type="t5", gguf="t5", names=DECODER,
+              keys=ConfigKeys(KEYS, GGUF_KEYS), config=T5Config)  # fmt: skip
 def t5(g: Graph, c: T5Config) -> Value:
     """Attention to the text so far, to the source, feed-forward; each is normed before it."""
     x = g.embed("embed")

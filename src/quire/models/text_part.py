@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,16 +39,16 @@ class TextPart:
     tensors: Mapping[str, StoredTensor]
 
 
-def text_part(checkpoint: CheckpointSource, names_by_type: Mapping[str, str]) -> CheckpointSource:
+def text_part(checkpoint: CheckpointSource, names_by_type: Callable[[], Mapping[str, str]]) -> CheckpointSource:
     """Return the language model of a model of text and images, or the checkpoint itself if it is none.
 
-    `names_by_type` are the names of architectures by their model_type.
+    `names_by_type` returns the names of architectures by their model_type.
     """
     outer = checkpoint.metadata
     whole, inner = Values(outer).texts("architectures"), outer.get("text_config")
     if checkpoint.container == "gguf" or not WITH_TEXT.intersection(whole or ()) or not isinstance(inner, Mapping):
         return checkpoint
-    name = names_by_type.get(str(inner.get("model_type")))
+    name = names_by_type().get(str(inner.get("model_type")))
     if name is None:
         return checkpoint
     logger.info("%s is loaded as %s, without its parts for images and sound", ", ".join(whole or ()), name)

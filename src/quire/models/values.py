@@ -84,6 +84,15 @@ class Values:
             raise self.refusal(key, "a list of whole numbers")
         return tuple(self._integer(key, each, 0, MAX_SIZE) for each in value)
 
+    def pairs(self, key: str) -> tuple[tuple[int, int], ...]:
+        """A list of pairs of whole numbers from 0 on; none if the key is left out or null."""
+        value = self._given.get(key) or ()
+        is_list = isinstance(value, list | tuple)
+        if not is_list or not all(isinstance(each, list | tuple) and len(each) == 2 for each in value):
+            raise self.refusal(key, "a list of pairs of whole numbers")
+        first, second = ([self._integer(key, each[at], 0, MAX_SIZE) for each in value] for at in (0, 1))
+        return tuple(zip(first, second, strict=True))
+
     def flags(self, key: str, count: int) -> tuple[bool, ...] | None:
         """The first `count` of a list of 0 and 1; None if the key is left out."""
         if key not in self:

@@ -17,6 +17,7 @@ from quire.models.source import (
 from quire.models.values import Values
 
 CROSS = "encoder_attn"
+MASKS = (*(f"mask_{kind}_{word}" for kind in ("time", "feature") for word in ("prob", "length", "min_masks")),)
 
 
 def _norm(name: str) -> TensorName:
@@ -49,9 +50,9 @@ ENCODER = Names({
     **_attention("attn", "self_attn"), **MLP, "norm": _norm("model.encoder.layer_norm"),
 }, layers="model.encoder.layers").but(ignored=r"^model\.decoder\.|^proj_out")  # fmt: skip
 KEYS = SOURCE_CONFIG.override(
-    reads=["num_mel_bins", "max_source_positions"], fixed={"scale_embedding": (None, False)},
+    reads=["num_mel_bins", "max_source_positions", "alignment_heads"], fixed={"scale_embedding": (None, False)},
     ignores=["suppress_tokens", "begin_suppress_tokens", "forced_decoder_ids", "median_filter_width",
-             "use_weighted_layer_sum", "classifier_proj_size", "apply_spec_augment", "alignment_heads"],
+             "use_weighted_layer_sum", "classifier_proj_size", "apply_spec_augment", *MASKS],
     spelling={"max_position_embeddings": "max_target_positions"},
     defaults={"max_position_embeddings": 448, "max_source_positions": 1500, "num_mel_bins": 80, "rms_norm_eps": 1e-5},
 )  # fmt: skip
@@ -63,12 +64,15 @@ class WhisperConfig(ModelConfig):
 
     mels: int
     source: tuple[int, int, int, int]  # layers, heads, ffn, positions
+    alignment: tuple[tuple[int, int], ...] = ()  # layer and head: whose attention shows where in the sound a word is
 
     @classmethod
     def read(cls, base: dict[str, Any], values: Values, is_gguf: bool) -> Self:
         keys = ("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "max_source_positions")
         layers, heads, ffn, positions = map(values.size, keys)
-        return cls(**base, mels=values.size("num_mel_bins"), source=(layers, heads, ffn, positions))
+        aligned = alignment_heads(values, base["num_layers"], base["num_heads"])
+        mels = values.size("num_mel_bins")
+        return cls(**base, mels=mels, source=(layers, heads, ffn, positions), alignment=aligned)
 
     def sizes(self, layer: int | None = None) -> dict[str, int]:
         sizes = {"mels": self.mels, "taps": 3, "conv1": 3 * self.mels, "conv2": 3 * self.hidden}
@@ -87,3 +91,11 @@ class WhisperConfig(ModelConfig):
         bias = weights.pop("conv1.bias")
         weights |= {"even.bias": bias, "odd.bias": bias, "stride1.bias": weights.pop("conv2.bias")}
         return self
+
+
+def alignment_heads(values: Values, num_layers: int, num_heads: int) -> tuple[tuple[int, int], ...]:
+    """Pairs of layer and head, in order. Files without them have none."""
+    given = values.pairs("alignment_heads")
+    if not all(layer < num_layers and head < num_heads for layer, head in given):
+        raise values.refusal("alignment_heads", f"pairs of a layer below {num_layers} and a head below {num_heads}")
+    return tuple(sorted(set(given)))

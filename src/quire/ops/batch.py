@@ -106,6 +106,7 @@ class Batch:
     states: StateSlots | None = None  # None: no layer has a state
     sources: SourceTables | None = None  # None: no layer reads a source
     features: Array | None = None  # float32 [T, dim]: inputs in place of token ids; None: there are none
+    keeps_hidden: bool = True  # False: the step's hidden rows are not read, if the graph has them as outputs
     # [P, 3] first token, token after the last, kind (see ops/pool.py): the tokens of one row that become one vector
     pools: Array = field(default_factory=_no_triples)
     # [T] 1 for tokens of the second of two texts, else 0; empty: no op of the graph reads it

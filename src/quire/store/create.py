@@ -14,13 +14,12 @@ from pathlib import Path, PurePosixPath
 from quire.text.go_chat import check_template
 from quire.text.go_template.errors import GoSyntaxError
 from quire.text.preset import FILES, preset_of
-from quire.text.template_files import flat_name
 from quire.types.errors import InvalidRequest
 from quire.types.message import Message
 from quire.types.preset import Preset
 
 from .manifest import Manifest, StoredFile
-from .model_files import GGUF, SAFETENSORS, NewFile, files_at, side_role
+from .model_files import GGUF, SAFETENSORS, NewFile, files_at, flat_path, side_role
 from .modelfile import Modelfile
 from .names import is_path, parse_name
 from .source import ModelOffer, Progress, no_progress
@@ -108,7 +107,7 @@ def base_of_blobs(store: Store, files: Mapping[str, str]) -> Base:
         blob = store.find_blob(digest)
         if blob is None:
             raise InvalidRequest(f"files: There is no blob sha256:{digest[:64]}: upload it first.", field="files")
-        plain = PurePosixPath(flat_name("/".join(PurePosixPath(name).parts[-2:]))).name
+        plain = PurePosixPath(flat_path("/".join(PurePosixPath(name).parts[-2:]))).name
         role = side_role(plain) or "weights"
         if role == "weights" and not plain.lower().endswith((GGUF, SAFETENSORS, ".json")):
             raise InvalidRequest(

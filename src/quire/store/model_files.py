@@ -30,12 +30,27 @@ SIDE_FILES = {  # files of a checkpoint beside its weights, and their roles
     "merges.txt": "tokenizer",
     "chat_template.jinja": "tokenizer",
     "chat_template.json": "tokenizer",
-}
+    **dict.fromkeys(("source.spm", "target.spm", "target_vocab.json"), "tokenizer"),  # Marian
+    **dict.fromkeys(("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json",
+                     "sentence_roberta_config.json", "sentence_xlm-roberta_config.json"), "config"),
+    "preprocessor_config.json": "config",  # speech
+    "README.md": "readme",  # says of some rerankers what they are
+}  # fmt: skip
+# Files of a module of sentence-transformers, such as 1_Pooling/config.json; in the store 1_Pooling.config.json.
+MODULE = re.compile(r"(\d+_\w+)[/.](config\.json|model\.safetensors)")
 
 
 def side_role(path: str) -> str | None:
     """The role of a checkpoint's file, by its path there. None: it is weights, or not part of the model."""
+    if MODULE.fullmatch(path):
+        return "module"
     return SIDE_FILES.get(path) or ("tokenizer" if name_of_template(path) else None)
+
+
+def flat_path(path: str) -> str:
+    """The name of a checkpoint's file in the store, which has no subfolders; other paths are unchanged."""
+    found = MODULE.fullmatch(path)
+    return f"{found[1]}.{found[2]}" if found else flat_name(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +89,16 @@ def part_names(file_name: str) -> list[str]:
 
 def _files_of_folder(folder: Path) -> tuple[NewFile, ...]:
     names = sorted(each.name for each in folder.iterdir() if each.is_file())
-    weights = [name for name in names if name.endswith(SAFETENSORS) or name == INDEX]
+    weights = [name for name in names if (name.endswith(SAFETENSORS) and not side_role(name)) or name == INDEX]
     if not weights or "config.json" not in names:
         raise StoreError(
             f"{folder} is not a checkpoint: it has no {SAFETENSORS} files with a config.json. Give the path of a "
             "folder that has them, or of a GGUF file."
         )
-    paths = sorted(each.relative_to(folder).as_posix() for each in folder.glob(f"{MORE}/*.jinja"))
+    inner = (*folder.glob(f"{MORE}/*.jinja"), *folder.glob("[0-9]*/*"))
+    paths = sorted(each.relative_to(folder).as_posix() for each in inner)
     side = [path for path in (*names, *paths) if side_role(path)]
-    return tuple(NewFile(side_role(path) or "weights", flat_name(path), folder / path) for path in (*weights, *side))
+    return tuple(NewFile(side_role(path) or "weights", flat_path(path), folder / path) for path in (*weights, *side))
 
 
 def with_view_names(files: Sequence[StoredFile]) -> list[StoredFile]:

@@ -13,11 +13,12 @@ from typing import Any, Literal
 from .container import Container, Tensor
 from .errors import CheckpointNotFound, CorruptCheckpoint, UnsupportedCheckpoint
 from .gguf import MAGIC, read_gguf
+from .judged_answers import with_answers
 from .mapped_file import MappedFile, map_file, read_text
 from .safetensors import parse_object, read_safetensors
 from .sentence_modules import SentenceModule, read_modules
 
-CONFIG = "config.json"
+CONFIG, GENERATION, ALIGNMENT = "config.json", "generation_config.json", "alignment_heads"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 GGUF_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -43,24 +44,25 @@ class Checkpoint:
         for part in self.files:
             part.file.release_pages()
 
-    def digest(self) -> str:
+    def digest(self, with_times: bool = True) -> str:
         """Return a cache key for anything derived from these weights, in milliseconds: 64 hex digits.
 
         It covers, for every file, the size, the modification time, the whole header and 64 samples of 4 KB; and
         config.json. The header alone does not distinguish a model from its fine-tune, the samples do; the time detects
         an edit between samples. File and folder names are not included. It is not collision-resistant against an
-        attacker.
+        attacker. `with_times`: False leaves the times out, so that copies on two machines have the same digest.
         """
         state = hashlib.sha256(b"quire checkpoint 1")
         for part in self.files:
             file, start = part.file, part.header_bytes
-            state.update(FILE_FACTS.pack(file.num_bytes, file.modified_ns, start))
+            state.update(FILE_FACTS.pack(file.num_bytes, file.modified_ns if with_times else 0, start))
             state.update(file.buffer[:start])
             stride = max(SAMPLE_BYTES, (file.num_bytes - start) // NUM_SAMPLES)
             for offset in range(start, file.num_bytes, stride):
                 state.update(file.buffer[offset : offset + SAMPLE_BYTES])
         if self.container != "gguf":
-            state.update(repr(self.metadata).encode("utf-8", "backslashreplace"))
+            said = (self.metadata, *((each.kind, each.config) for each in self.modules))
+            state.update(repr(said if self.modules else self.metadata).encode("utf-8", "backslashreplace"))
         return state.hexdigest()
 
 
@@ -74,13 +76,14 @@ def open_checkpoint(path: str | Path, load_format: str = "auto") -> Checkpoint:
         config = path / CONFIG if path.is_dir() else path.parent / CONFIG
         return Checkpoint(path, "dummy", _read_config(config), {}, ())
     if path.is_dir():
-        return _with_modules(_open_folder(path), read_modules(path))
+        return with_answers(_with_modules(_open_folder(path), read_modules(path)))
     file = map_file(path)
     if _is_gguf(file):
-        return _open_gguf(path, file)
+        return with_answers(_open_gguf(path, file))
     if _is_safetensors(file):
         config = path.parent / CONFIG
-        return _safetensors(path, read_safetensors(file), _read_config(config) if config.is_file() else {})
+        found = _read_config(config) if config.is_file() else {}
+        return with_answers(_safetensors(path, read_safetensors(file), found))
     raise _unknown_file(file)
 
 
@@ -152,6 +155,9 @@ def _open_folder(folder: Path) -> Checkpoint:
     if not (folder / CONFIG).is_file():
         raise CheckpointNotFound(folder, f"this folder has no {CONFIG}", _suggestion(folder))
     config = _read_config(folder / CONFIG)
+    if config.get("model_type") == "whisper" and (folder / GENERATION).is_file():
+        heads = _read_config(folder / GENERATION).get(ALIGNMENT)  # a fact about the weights, which is stored there
+        config |= {} if heads is None else {ALIGNMENT: heads}
     if (folder / INDEX).is_file():
         return _open_shards(folder, config)
     candidates = [folder / SINGLE] if (folder / SINGLE).is_file() else sorted(folder.glob("*.safetensors"))

@@ -41,13 +41,19 @@ def _read(folder: Path, file: Path, entry: Any) -> SentenceModule:
     if kind == "Transformer":
         return SentenceModule(kind, path, {}, {})
     place = folder / path
-    config = place / CONFIG
+    config = _file(folder, path, CONFIG)
     found = parse_object(config, read_text(config), "the file") if path and config.is_file() else {}
-    weights = place / WEIGHTS
+    weights = _file(folder, path, WEIGHTS)
     if path and (place / "pytorch_model.bin").is_file() and not weights.is_file():
         raise CheckpointNotFound(weights, "this module's weights are missing", "Save the model with safetensors.")
     part = read_safetensors(map_file(weights)) if path and weights.is_file() else None
     return SentenceModule(kind, path, found, {} if part is None else part.tensors, part)
+
+
+def _file(folder: Path, path: str, name: str) -> Path:
+    """A module's file; a stored model has no subfolders."""
+    flat = folder / f"{path}.{name}"
+    return flat if path and flat.is_file() else folder / path / name
 
 
 def _path_in(file: Path, entry: Any) -> str:

@@ -67,7 +67,7 @@ def test_the_error_for_an_unknown_tag_lists_the_tags(server, store):
 def test_safetensors_come_with_config_and_tokenizer(server, store):
     shards = {f"model-0000{i}-of-00002.safetensors": body(f"shard {i}") for i in (1, 2)}
     index = {"model.safetensors.index.json": b"{}"}
-    other = {"config.json": b'{"a": 1}', "tokenizer.json": b"{}", "pytorch_model.bin": body("no"), "README.md": b"no"}
+    other = {"config.json": b'{"a": 1}', "tokenizer.json": b"{}", "pytorch_model.bin": body("no"), "notes.md": b"no"}
     more = {"added_tokens.json": b"{}", "additional_chat_templates/rag.jinja": b"x", "other/rag.jinja": b"no"}
     publish(server, "org/plain", shards | index | other | more)
     folder = store.resolve("hf.co/org/plain")
@@ -76,6 +76,18 @@ def test_safetensors_come_with_config_and_tokenizer(server, store):
     assert (folder / "config.json").read_bytes() == b'{"a": 1}'
     with pytest.raises(ModelNotFound, match="leave the tag out"):
         store.resolve("hf.co/org/plain:Q4_0")
+
+
+def test_modules_of_sentence_transformers_and_files_of_speech_models_come_along(server, store):
+    plain = ["modules.json", "sentence_bert_config.json", "preprocessor_config.json", "README.md", "source.spm"]
+    modules = ["1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"]
+    others = ["onnx/config.json", "2_Dense/pytorch_model.bin"]
+    files = {name: body(name) for name in ("config.json", "model.safetensors", *plain, *modules, *others)}
+    publish(server, "org/embedder", files)
+    folder = store.resolve("hf.co/org/embedder")
+    flat = {name.replace("/", "."): name for name in modules}
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", *plain, *flat}
+    assert all((folder / name).read_bytes() == files[path] for name, path in flat.items())
 
 
 def test_the_files_of_a_model_are_fetched_at_the_same_time(server, store):

@@ -31,6 +31,9 @@ def narrow_tail(graph: Graph) -> Graph:
         return narrow[value.id]
 
     for node in graph.nodes[start:]:
+        if any(value.shape[0] == "pooled" for value in node.inputs):  # rows of pools, none of them of a token
+            nodes.append(node)
+            continue
         if node.op is select.select:
             narrow[node.output.id] = selected(node.inputs[0])
             continue
@@ -41,6 +44,8 @@ def narrow_tail(graph: Graph) -> Graph:
         narrow |= {old.id: new for old, new in zip(node.outputs, again.outputs, strict=True)}
     narrowed = graph.rewritten(nodes)
     narrowed.outputs |= {kind: narrow.get(value.id, value) for kind, value in graph.outputs.items()}
+    for value in graph.hidden_outputs:
+        narrowed.outputs["hidden"] = value
     return narrowed
 
 

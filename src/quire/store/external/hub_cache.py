@@ -17,7 +17,7 @@ from quire.store.errors import BadName, StoreError
 from quire.store.external.model import ExternalFile, ExternalModel
 from quire.store.hub_files import HubModelFiles, choose_files, gguf_models
 from quire.store.manifest import DIGEST
-from quire.store.model_files import GGUF, INDEX, part_names
+from quire.store.model_files import GGUF, INDEX, flat_path, part_names
 from quire.store.names import DEFAULT_TAG, HUB, ModelName, parse_name
 from quire.store.source import ModelOffer
 
@@ -51,7 +51,7 @@ class HubCache:
             format=model.format,
             quantization=model.quantization,
         )
-        found = tuple(_file(model.role(file), snapshot / file) for file in model.files)
+        found = tuple(_file(model.role(file), flat_path(file), snapshot / file) for file in model.files)
         return ExternalModel(name, PROGRAM, repository, found, about, "`hf cache rm`")
 
     def all(self) -> Iterator[ExternalModel]:
@@ -102,6 +102,6 @@ def _is_complete(snapshot: Path, model: HubModelFiles) -> bool:
     return shards <= set(model.files)
 
 
-def _file(role: str, path: Path) -> ExternalFile:
+def _file(role: str, flat: str, path: Path) -> ExternalFile:
     digest = path.resolve().name
-    return ExternalFile(role, path.name, path, digest if DIGEST.fullmatch(digest) else "")
+    return ExternalFile(role, PurePosixPath(flat).name, path, digest if DIGEST.fullmatch(digest) else "")

@@ -23,9 +23,9 @@ from quire.store.downloads.http import RemoteFile, http_client
 from quire.store.downloads.ranges import download_in_ranges
 from quire.store.errors import ModelNotFound, SourceDisabled, Unreachable
 from quire.store.hub_files import choose_files
+from quire.store.model_files import flat_path
 from quire.store.names import HUB, ModelName
 from quire.store.source import ModelOffer, Progress, SourceFile
-from quire.text.template_files import flat_name
 
 
 class HuggingFace:
@@ -96,7 +96,7 @@ class HuggingFace:
         url = hf_hub_url(name.name, file.rfilename, revision=commit, endpoint=self.endpoint)
         # A git object id identifies the content like a digest, but we cannot verify it.
         key = digest or f"git-{file.blob_id or commit + PurePosixPath(file.rfilename).name}"
-        return SourceFile(role, PurePosixPath(flat_name(file.rfilename)).name, key, url, digest, file.size)
+        return SourceFile(role, PurePosixPath(flat_path(file.rfilename)).name, key, url, digest, file.size)
 
 
 SOURCE = HuggingFace()
