@@ -13,6 +13,10 @@ pytest.importorskip("llguidance")
 
 from quire.grammar.grammar import Backend, GrammarState, GrammarUnavailable, GrammarVocabulary, open_backend
 from quire.sampling.mask import allowed_ids, blank
+from quire.text.parsers.compose import constraint_for
+from quire.text.parsers.reasoning import KNOWN
+from quire.text.parsers.registry import by_name
+from quire.types.chat import Tool, ToolChoice
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, ConstraintKind
 
@@ -135,6 +139,30 @@ def test_masks_after_drafts_stop_at_the_first_that_is_not_allowed(backend: Backe
     assert set(allowed_ids(bits[len(text)], words.vocab_size).tolist()) == allowed(slow, words)
     assert not bits[len(text) + 1 :].any()
     assert takes(state, words, '{"first_name": "B", "age": 1}'), "trying drafts has changed the state"
+
+
+@pytest.mark.parametrize("begun", ["", "<think>"])
+def test_masks_after_drafts_cross_the_end_of_a_thought(backend: Backend, words: GrammarVocabulary, begun: str) -> None:
+    """Drafts from anywhere in a thought into the call after it: the masks are those of one token at a time."""
+    tools, choice = (Tool("get_time"),), ToolChoice("required")
+    grammar = backend.compile(constraint_for(by_name("llama3"), tools, choice, {}, KNOWN[0], begun))
+    opening = "" if begun else "<think>"
+    text = words.tokenizer.encode(f'{opening}Hm {{"name".</think>\n\n{{"name": "get_time", "parameters": {{}}}}')
+    masks, state = [], grammar.start()
+    for token in text:
+        masks.append(allowed(state, words))
+        state.accept([token])
+    masks.append(allowed(state, words))
+    assert state.error is None and not masks[-1].isdisjoint(words.end_ids)
+    assert max(map(len, masks)) > 1000 and min(map(len, masks)) < 10, "a thought is any text, a call is not"
+    for first in range(len(text)):
+        state = grammar.start()
+        state.accept(text[:first])
+        drafts = text[first : first + 12]
+        bits = blank(1 + len(drafts), words.vocab_size)
+        state.fill_mask(bits, drafts)
+        found = [set(allowed_ids(row, words.vocab_size).tolist()) for row in bits]
+        assert found == masks[first : first + 1 + len(drafts)]
 
 
 def test_drafts_may_complete_the_answer(backend: Backend, words: GrammarVocabulary) -> None:

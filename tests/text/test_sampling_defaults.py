@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from quire.config import load
-from quire.text.preset import with_num_ctx
+from quire.text.preset import with_model_settings
 from quire.text.sampling_defaults import GGUF, MODELFILE, read_sampling_defaults
 from quire.types.preset import Preset
 
@@ -81,5 +81,11 @@ def test_values_beyond_their_range_are_brought_into_it_or_left_out(tmp_path):
     ],
 )
 def test_num_ctx_is_the_models_context_unless_one_is_set(flags, environ, num_ctx, context):
-    config = with_num_ctx(load(flags, environ), Preset(parameters={"num_ctx": num_ctx}))
+    config = with_model_settings(load(flags, environ), Preset(parameters={"num_ctx": num_ctx}))
     assert config.scheduler.max_context == context
+
+
+def test_pooling_of_a_modelfile_is_that_model_s_whatever_the_server_s_setting_is():
+    preset = Preset(parameters={"pooling": "last"})
+    assert with_model_settings(load({"pooling": "mean"}, {}), preset).embedding.pooling == "last"
+    assert with_model_settings(load({"pooling": "mean"}, {}), Preset()).embedding.pooling == "mean"

@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from quire.text.checkpoint_files import CONFIG, GENERATION, TIKTOKEN, TOKENIZER
+from quire.text.checkpoint_files import CONFIG, GENERATION, SOURCE_PIECES, TIKTOKEN, TOKENIZER, VOCAB
 from quire.text.errors import UnsupportedTokenizer
 from quire.text.preset import FILES
 from quire.text.template_files import DEFAULT_FILE, LEGACY_FILE, MORE
 
 OF_FOLDER = (
     *(TOKENIZER, TIKTOKEN, CONFIG, "config.json", "special_tokens_map.json", "added_tokens.json"),
-    *(DEFAULT_FILE, LEGACY_FILE),
+    *(DEFAULT_FILE, LEGACY_FILE, SOURCE_PIECES, VOCAB),
 )
 TEMPLATES = ("chat_template.*.jinja", f"{MORE}/*.jinja")
 OF_GGUF = ("tokenizer.", "general.")  # how the keys of its metadata begin that text needs

@@ -12,6 +12,7 @@ TOKENIZER, CONFIG, GENERATION = "tokenizer.json", "tokenizer_config.json", "gene
 MODEL_CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 SPEECH_EXTRACTOR = "WhisperFeatureExtractor"  # of preprocessor_config.json
 TIKTOKEN = "tiktoken.model"  # in place of tokenizer.json
+SOURCE_PIECES, VOCAB = "source.spm", "vocab.json"  # of Marian, in place of tokenizer.json
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -10,12 +10,15 @@ from typing import Any
 
 from quire.text.checkpoint_files import CONFIG, read_object
 from quire.text.errors import UnsupportedTokenizer
+from quire.text.pair_prompts import RANK_TEMPLATE, PairPrompt
 
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
 LIMITS = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_xlm-roberta_config.json")
 SYNONYMS = (("query", "search_query"), ("document", "passage", "search_document"))  # names of prompts
 NO_LIMIT = 10**9  # files write a huge number where there is none
 IDENTITY, SIGMOID = "Identity", "Sigmoid"
+ANSWERS, LOGIT_SCORE = "classifier_from_token", "LogitScore"  # a key of config.json, a module
+YES_NO = ("yes", "no")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,9 @@ class EmbeddingRules:
     labels: tuple[str, ...] = ()  # of classes
     activation: str | None = None  # from a score to the answer; None: Sigmoid for one class, else none
     has_independent_classes: bool = False  # a text may be of several
+    judges: bool = False  # the scores are logits of the answers: yes, and no if there are two
+    pair: PairPrompt | None = None  # the text around two texts that are scored; None: tokens alone
+    opens_answer: bool = False  # such a prompt ends where an answer begins
 
     def prompt_for(self, name: str | None) -> str | None:
         """Return the prompt of this name, or the default one. None: there is none of this name."""
@@ -50,16 +56,37 @@ def read_rules(folder: Path, metadata: Mapping[str, Any]) -> EmbeddingRules:
     activation = ranking.get("activation_fn") if isinstance(ranking, Mapping) else None
     activation = activation or metadata.get("sbert_ce_default_activation_function")
     longest = limits.get("max_seq_length") or read_object(folder / CONFIG).get("model_max_length")
+    judges = bool(metadata.get(ANSWERS)) or LOGIT_SCORE in modules
     return EmbeddingRules(
         prompts={str(key): str(text) for key, text in prompts.items()} if isinstance(prompts, dict) else {},
         default_prompt=settings.get("default_prompt_name"),
         normalizes="Normalize" in modules if is_sentence_model else True,
         max_tokens=longest if isinstance(longest, int) and 0 < longest < NO_LIMIT else None,
         lowercases=limits.get("do_lower_case") is True,
-        labels=_labels(metadata.get("id2label")),
+        labels=YES_NO if judges else _labels(metadata.get("id2label")),
         activation=str(activation).rpartition(".")[2] if activation else None,
         has_independent_classes=metadata.get("problem_type") == "multi_label_classification",
+        judges=judges,
+        opens_answer=_opens_answer(limits.get("processing_kwargs")),
     )
+
+
+def gguf_rules(metadata: Mapping[str, Any]) -> EmbeddingRules:
+    """What a GGUF file says: a reranker's classes, and that its scores are logits of yes and no."""
+    labels = metadata.get(f"{metadata.get('general.architecture')}.classifier.output_labels") or ()
+    judges = bool(metadata.get(ANSWERS)) or (RANK_TEMPLATE in metadata and tuple(labels) == YES_NO)
+    return EmbeddingRules(labels=YES_NO if judges else tuple(map(str, labels)), judges=judges)
+
+
+def _opens_answer(given: Any) -> bool:
+    """What a folder passes to its chat template. Other variables of templates are refused."""
+    variables = given.get("chat_template") if isinstance(given, Mapping) else None
+    variables = dict(variables) if isinstance(variables, Mapping) else {}
+    opens = variables.pop("add_generation_prompt", False)
+    variables.pop("restore_suffix", None)  # the end of a prompt is never cut here
+    if variables:
+        raise UnsupportedTokenizer(f"processing_kwargs.chat_template has {', '.join(variables)}: not supported.")
+    return opens is True
 
 
 def _modules(folder: Path) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import tokenizers
 from tokenizers import AddedToken, Regex, models, normalizers
@@ -63,6 +63,12 @@ _KINDS = {
     "t5": _Kind(eos_id=1, unknown_id=2, add_eos=True),
     "bert": _Kind(unknown_id=100),
 }
+
+
+class HasOptions(Protocol):
+    """Options of a tokenizer by the names that GGUF files have for them."""
+
+    def get(self, name: str, default: Any) -> Any: ...
 
 
 class GgufTokens:
@@ -243,7 +249,7 @@ def _by_score(source: GgufTokens) -> tuple[tokenizers.Tokenizer, PieceStyle]:
     merges = _merges(source, source.scores())
     model = models.BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     encoder = tokenizers.Tokenizer(model)
-    lead = _normalize(encoder, source, removes_spaces=False)
+    lead = set_normalizer(encoder, source, removes_spaces=False)
     return encoder, PieceStyle(byte_level=False, byte_fallback=True, lead=lead)
 
 
@@ -270,11 +276,11 @@ def _unigram(source: GgufTokens) -> tuple[tokenizers.Tokenizer, PieceStyle]:
     pieces = list(zip(source.tokens, source.scores(), strict=True))
     fallback = TokenType.BYTE in source.types
     encoder = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=source.unknown_id, byte_fallback=fallback))
-    lead = _normalize(encoder, source, removes_spaces=True)
+    lead = set_normalizer(encoder, source, removes_spaces=True)
     return encoder, PieceStyle(byte_level=False, byte_fallback=fallback, lead=lead)
 
 
-def _normalize(encoder: tokenizers.Tokenizer, source: GgufTokens, removes_spaces: bool) -> Lead:
+def set_normalizer(encoder: tokenizers.Tokenizer, source: HasOptions, removes_spaces: bool) -> Lead:
     """Set SentencePiece's normalizer; `removes_spaces` is the kind's default. Return what decoding removes again."""
     steps: list[Any] = []
     charsmap = source.get("precompiled_charsmap", None)

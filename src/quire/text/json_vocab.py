@@ -17,7 +17,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models, processors
 
-from quire.text import llama_class, tiktoken_model
+from quire.text import llama_class, marian_vocab, tiktoken_model
 from quire.text.checkpoint_files import CONFIG, TIKTOKEN, TOKENIZER, read_object
 from quire.text.declared_tokens import declared_tokens
 from quire.text.errors import UnsupportedTokenizer
@@ -36,6 +36,8 @@ def has_json(folder: Path) -> bool:
 
 def read_vocabulary(folder: Path, extra_eos: Iterable[int] = ()) -> Vocabulary:
     """Read the vocabulary of a folder. `extra_eos`: ends that generation_config.json declares."""
+    if marian_vocab.has_marian_files(folder):
+        return marian_vocab.read_vocabulary(folder)
     config = read_object(folder / CONFIG)
     encoder = _read(folder / TOKENIZER, config) if has_json(folder) else tiktoken_model.read_encoder(folder, config)
     is_llama = llama_class.is_used(folder, config, encoder)

@@ -6,6 +6,7 @@ All of this runs beside the engine, not in it: encoding, templates and detokeniz
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -15,18 +16,20 @@ from quire.text.checkpoint_files import (
     GENERATION,
     MODEL_CONFIG,
     PREPROCESSOR,
+    SOURCE_PIECES,
     SPEECH_EXTRACTOR,
     TIKTOKEN,
     TOKENIZER,
     read_object,
 )
 from quire.text.detokenize import Detokenizer
-from quire.text.embedding_rules import EmbeddingRules, read_rules
+from quire.text.embedding_rules import EmbeddingRules, gguf_rules, read_rules
 from quire.text.infill import Infill, find_infill
+from quire.text.pair_prompts import pair_prompt_of
 from quire.text.parsers.reasoning import Reasoning, reasoning_of
 from quire.text.preset import read_preset
 from quire.text.sampling_defaults import read_sampling_defaults
-from quire.text.source_text import SourceText, greedy_unless_set, read_source_text
+from quire.text.source_text import SourceText, greedy_unless_set, read_source_text, source_of_gguf
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.defaults import SamplingDefaults
@@ -97,8 +100,12 @@ class ModelText:
         if is_gguf:
             tokenizer = Tokenizer.from_gguf(metadata)
             template = ChatTemplate.from_gguf(metadata, tokenizer.named_tokens)
-            return cls(tokenizer, template, eos_ids, preset, defaults, find_infill(tokenizer, metadata))
-        if not any((folder / name).is_file() for name in (TOKENIZER, TIKTOKEN)):
+            made = cls(tokenizer, template, eos_ids, preset, defaults, find_infill(tokenizer, metadata))
+            rules = gguf_rules(metadata)
+            made.embedding = replace(rules, pair=pair_prompt_of(template, metadata, rules))
+            made.source = source_of_gguf(metadata)
+            return made if made.source is None else made._greedy({})
+        if not any((folder / name).is_file() for name in (TOKENIZER, TIKTOKEN, SOURCE_PIECES)):
             return cls(None, ChatTemplate(None), eos_ids, preset, defaults)._with_rules(folder, metadata)
         ends = read_object(folder / GENERATION).get("eos_token_id") or []
         tokenizer = Tokenizer.from_folder(folder, ends if isinstance(ends, list) else [ends])
@@ -107,11 +114,14 @@ class ModelText:
         return made._with_rules(folder, metadata)
 
     def _with_rules(self, folder: Path, metadata: Mapping[str, Any]) -> ModelText:
-        self.embedding = read_rules(folder, metadata)
+        rules = read_rules(folder, metadata)
+        self.embedding = replace(rules, pair=pair_prompt_of(self.template, metadata, rules))
         generation = read_object(folder / GENERATION)
         self.folder, self.source = folder, read_source_text(metadata, generation)
-        if self.source is not None:
-            self.defaults = greedy_unless_set(self.defaults, generation)
+        return self if self.source is None else self._greedy(generation)
+
+    def _greedy(self, generation: Mapping[str, Any]) -> ModelText:
+        self.defaults = greedy_unless_set(self.defaults, generation)
         return self
 
     @cached_property

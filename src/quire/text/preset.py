@@ -59,8 +59,10 @@ def preset_of(texts: Mapping[str, str], licences: tuple[str, ...] = ()) -> Prese
     )
 
 
-def with_num_ctx(config: Config, preset: Preset) -> Config:
-    """Use the Modelfile's num_ctx as the context, unless max_context is set."""
+def with_model_settings(config: Config, preset: Preset) -> Config:
+    """Use the Modelfile's num_ctx as the context, unless max_context is set, and its pooling, which is this model's."""
+    if pooling := preset.parameters.get("pooling"):
+        config = replace(config, embedding=replace(config.embedding, pooling=pooling))
     num_ctx = preset.parameters.get("num_ctx", 0)
     if config.scheduler.context_is_set or num_ctx < MIN_CONTEXT:
         return config

@@ -44,6 +44,14 @@ def read_source_text(config: Mapping[str, Any], generation: Mapping[str, Any]) -
     return SourceText((start, *([first] if isinstance(first, int) else [])), tuple(word[0] for word in words))
 
 
+def source_of_gguf(metadata: Mapping[str, Any]) -> SourceText | None:
+    """Read the metadata of a GGUF file. None: the model has no encoder."""
+    if metadata.get("general.architecture") != "t5":
+        return None
+    start = metadata.get("t5.decoder_start_token_id", metadata.get("tokenizer.ggml.padding_token_id", 0))
+    return SourceText((int(start),))
+
+
 def greedy_unless_set(defaults: SamplingDefaults, generation: Mapping[str, Any]) -> SamplingDefaults:
     """Such models translate and summarize: without `do_sample` they write the likeliest tokens."""
     if "temperature" in defaults.values or generation.get("do_sample"):

@@ -39,6 +39,7 @@ class Tokenizer:
         self.eos_id = vocabulary.eos_id
         self.eos_ids = vocabulary.eos_ids
         self.special_ids = vocabulary.special
+        self.special_names = tuple(name for i, name in vocabulary.added.items() if i in vocabulary.special)
         self.named_tokens = vocabulary.named  # special tokens as templates read them: bos_token, pad_token
         self.prefix, self.suffix, self.pair_frame = vocabulary.prefix, vocabulary.suffix, vocabulary.pair
 
@@ -71,7 +72,7 @@ class Tokenizer:
         try:
             if max_tokens is not None and len(text) > CHARS_PER_TOKEN * max_tokens:
                 _check_length(encoder, text, max_tokens)
-            ids = _ids(encoder, text)
+            ids = self._known(_ids(encoder, text))
         except (UnicodeEncodeError, TypeError) as error:
             raise _not_text(text) from error
         has_prefix = special and tuple(ids[: len(self.prefix)]) == self.prefix
@@ -85,7 +86,14 @@ class Tokenizer:
             encodings = self._literal.encode_batch_fast(list(texts), add_special_tokens=False)
         except (UnicodeEncodeError, TypeError):
             raise _not_text(next(text for text in texts if not _is_text(text))) from None
-        return [[*self.prefix, *each.ids, *self.suffix] for each in encodings]
+        return [[*self.prefix, *self._known(each.ids), *self.suffix] for each in encodings]
+
+    def _known(self, ids: list[int]) -> list[int]:
+        """The ids, with the unknown token for pieces that the model has no token for."""
+        if self._vocabulary.unknown_from is None:
+            return ids
+        first, unknown = self._vocabulary.unknown_from
+        return [unknown if each >= first else each for each in ids]
 
     def encode_after(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Tokens of a text that continues another: without the space that SentencePiece puts before a text."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from quire.text.embedding_rules import IDENTITY, SIGMOID, EmbeddingRules
 from quire.text.model_text import ModelText
+from quire.text.pair_prompts import encode_judged, no_instruction
 from quire.types.errors import InvalidRequest, TextTooLong, WrongKind
 from quire.types.kinds import RequestKind
 from quire.types.vectors import WHOLE_MODEL, TextOrTokens, VectorAnswer, VectorRequest
@@ -48,6 +49,9 @@ def encode_texts(ask: VectorRequest, model_text: ModelText, facts: VectorFacts) 
             field="dimensions",
         )
     limit = min(facts.max_context, model_text.embedding.max_tokens or facts.max_context)
+    rules = model_text.embedding
+    if ask.kind is RequestKind.SCORE and ask.prompt is not None and rules.pair is None:
+        raise no_instruction()
     if ask.kind is RequestKind.SCORE and RequestKind.CLASSIFY in facts.kinds:
         return [_encode_pair(pair, ask, model_text, limit) for pair in _pairs(ask)]
     texts = (*ask.texts, *ask.others)
@@ -76,6 +80,8 @@ def finish_vectors(
         return VectorAnswer(tuple(_packed(_classes(row, ask.raw, rules)) for row in rows), counts, labels)
     if encoded and encoded[0].kind is RequestKind.EMBED:
         return _similarities(ask, rows, counts)
+    if rules.judges:
+        rows = [row[:1] - row[1:] if len(row) == 2 else row for row in rows]
     for row in rows:
         if len(row) != 1:
             raise InvalidRequest(
@@ -105,14 +111,20 @@ def _encode_plain(texts: list[str], model_text: ModelText) -> list[list[int]]:
 def _encode_pair(
     pair: tuple[TextOrTokens, TextOrTokens], ask: VectorRequest, model_text: ModelText, limit: int
 ) -> EncodedText:
-    """Encode two texts as one, as the model's tokenizer frames pairs. The longer one is cut first."""
-    tokenizer = model_text.needed_tokenizer()
+    """Encode two texts as one, in the model's prompt or as its tokenizer frames pairs. Then the longer is cut first."""
+    tokenizer, prompt = model_text.needed_tokenizer(), model_text.embedding.pair
+    if prompt is not None:
+        return EncodedText(_judged(pair, ask, model_text, limit), RequestKind.SCORE)
     first, second = (
         tokenizer.encode(each, add_bos=False, add_eos=False) if isinstance(each, str) else list(each) for each in pair
     )
     frame = tokenizer.pair_frame
     if frame is None:
-        raise InvalidRequest("The model's tokenizer says nothing about pairs of texts.", field="model")
+        raise InvalidRequest(
+            "Neither the model's tokenizer nor its chat template (roles query and document) says how two texts are "
+            "read as one.",
+            field="model",
+        )
     room = _limit(ask.truncate, limit)
     excess = len(first) + len(second) + frame.num_tokens - (limit if room is None else room)
     if excess > 0 and room is None:
@@ -124,6 +136,19 @@ def _encode_pair(
     before = (*frame.prefix, *first, *frame.middle)
     tokens = (*before, *second, *frame.suffix)
     return EncodedText(tokens, RequestKind.SCORE, len(before) if frame.marks_second else 0)
+
+
+def _judged(
+    pair: tuple[TextOrTokens, TextOrTokens], ask: VectorRequest, model_text: ModelText, limit: int
+) -> tuple[int, ...]:
+    """Encode a query and a document in the model's prompt, or what a client has encoded."""
+    prompt, room = model_text.embedding.pair, _limit(ask.truncate, limit)
+    assert prompt is not None
+    query, document = pair
+    if not isinstance(query, str) or not isinstance(document, str):
+        raise InvalidRequest("This model reads a query and a document as text, not as token ids.", field="input")
+    limits = (limit if room is None else room, room is not None)
+    return encode_judged((query, document), prompt, ask.prompt, model_text.needed_tokenizer(), limits)
 
 
 def _prompt(ask: VectorRequest, rules: EmbeddingRules) -> str:

@@ -53,6 +53,7 @@ class Vocabulary:
     prefix: tuple[int, ...] = ()  # tokens that the model's own rule puts before a text
     suffix: tuple[int, ...] = ()  # and after it
     pair: PairFrame | None = None  # around two texts; None: the model's rule says nothing about pairs
+    unknown_from: tuple[int, int] | None = None  # ids of the encoder from the first on are the second: unknown
 
 
 def end_ids(token_id: Callable[[str], int | None], declared: Iterable[int | None]) -> frozenset[int]:
