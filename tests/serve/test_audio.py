@@ -45,14 +45,20 @@ def test_json_text_and_verbose_json_have_the_same_segments(client: openai.OpenAI
     create = client.audio.transcriptions.create
     verbose = create(
         model="toy", file=recording(), response_format="verbose_json", language="en",
-        timestamp_granularities=["segment"],
+        timestamp_granularities=["segment"], temperature=0,
     )  # fmt: skip
     assert verbose.language == "en" and verbose.duration == pytest.approx(2.78, abs=0.5)
     assert verbose.segments and verbose.text == "".join(each.text for each in verbose.segments).strip()
-    plain = create(model="toy", file=recording(), response_format="text", language="en")
+    words = create(
+        model="toy", file=recording(), response_format="verbose_json", language="en", temperature=0,
+        timestamp_granularities=["word"],
+    )  # fmt: skip
+    assert words.text == verbose.text and not words.segments and words.words
+    assert all(0 <= each.start <= each.end <= verbose.duration for each in words.words)
+    plain = create(model="toy", file=recording(), response_format="text", language="en", temperature=0)
     assert plain.strip() == verbose.text
-    srt = create(model="toy", file=recording(), response_format="srt", language="en")
-    vtt = create(model="toy", file=recording(), response_format="vtt", language="en")
+    srt = create(model="toy", file=recording(), response_format="srt", language="en", temperature=0)
+    vtt = create(model="toy", file=recording(), response_format="vtt", language="en", temperature=0)
     assert srt.startswith("1\n00:00:00,") and srt.count(" --> ") == len(verbose.segments)
     assert vtt.startswith("WEBVTT\n\n00:00:00.") and vtt.count(" --> ") == len(verbose.segments)
 
@@ -73,7 +79,11 @@ def test_translation_prompt_and_temperature(client: openai.OpenAI):
 @pytest.mark.parametrize("kind", ["FLAC", "OGG", "MP3"])
 def test_sound_files_of_every_format_are_read(client: openai.OpenAI, kind: str):
     found = client.audio.transcriptions.create(
-        model="toy", file=(f"a.{kind.lower()}", in_format(kind)), response_format="verbose_json", language="en"
+        model="toy",
+        file=(f"a.{kind.lower()}", in_format(kind)),
+        response_format="verbose_json",
+        language="en",
+        temperature=0,
     )
     assert found.duration == pytest.approx(2.78, abs=0.6)
 
@@ -89,7 +99,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "image": ({"file": ("a.png", b"\x89PNG\r\n\x1a\n" + b"0" * 64)}, "is a PNG image, not audio", "file"),
     "corrupt": ({"file": ("a.wav", b"RIFF" + b"\x00" * 100)}, "cannot be decoded", "file"),
     "language": ({"language": "xx"}, "this model knows de, en, fr", "language"),
-    "words": ({"response_format": "verbose_json", "timestamp_granularities": ["word"]}, "'word'", "granularities"),
+    "words": ({"timestamp_granularities": ["word"]}, "needs response_format: verbose_json", "granularities"),
     "format": ({"response_format": "yaml"}, "must be one of", "response_format"),
     "temperature": ({"temperature": 3}, "must be from 0 to 1", "temperature"),
     "stream": ({"response_format": "srt", "stream": True}, "stream does not go with", "stream"),

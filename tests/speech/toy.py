@@ -15,6 +15,7 @@ SPECIAL = ("<|endoftext|>", "<|startoftranscript|>", *(f"<|{code}|>" for code in
 WINDOW = 2  # seconds
 TIMES = tuple(f"<|{step * 0.02:.2f}|>" for step in range(WINDOW * 50 + 1))
 # as published files have it: also what begins a text, tasks, and silence
+HEADS = [[0, 1], [1, 0], [1, 1]]  # layer and head, by whose attention words are found
 SUPPRESSED, SUPPRESSED_FIRST = [5, 6, 7, 257, 261, 262, 263, 264, 265], [32, 256]
 
 
@@ -52,7 +53,7 @@ def make_speech_folder(folder: Path, seed: int = 0) -> Path:
             "task_to_id": {"translate": first + 5, "transcribe": first + 6}, "is_multilingual": True,
             "no_timestamps_token_id": first + 10, "max_initial_timestamp_index": 50, "suppress_tokens": SUPPRESSED,
             "begin_suppress_tokens": SUPPRESSED_FIRST, "eos_token_id": first, "pad_token_id": first,
-            "decoder_start_token_id": first + 1, "prev_sot_token_id": first + 8,
+            "decoder_start_token_id": first + 1, "prev_sot_token_id": first + 8, "alignment_heads": HEADS,
         },
         "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"},
     }  # fmt: skip

@@ -13,6 +13,7 @@ START, PREVIOUS, END = "<|startoftranscript|>", "<|startofprev|>", "<|endoftext|
 TRANSCRIBE, TRANSLATE, NO_TIMES = "<|transcribe|>", "<|translate|>", "<|notimestamps|>"
 NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")  # new files, old files
 SECONDS_PER_STEP = 0.02  # between two timestamps
+MEDIAN_WIDTH = 7  # unless config.json says otherwise
 MAX_INITIAL = 50  # the first segment begins within a second, unless generation_config.json says otherwise
 
 
@@ -36,6 +37,9 @@ class SpeechModel:
     suppressed_first: tuple[int, ...]
     max_initial: int | None
     max_text: int  # tokens that the decoder holds: prompt and answer
+    num_aligned: int = 0  # heads by whose attention words are found; 0: the files name none
+    head_dim: int = 64
+    median_width: int = MEDIAN_WIDTH  # steps over which their attention is smoothed
 
     @property
     def is_multilingual(self) -> bool:
@@ -89,6 +93,9 @@ def read_speech_model(
         _ids(generation.get("begin_suppress_tokens") or config.get("begin_suppress_tokens")),
         generation.get("max_initial_timestamp_index", MAX_INITIAL),
         int(config.get("max_target_positions", 448)),
+        len({tuple(pair) for pair in generation.get("alignment_heads") or config.get("alignment_heads") or ()}),
+        int(config.get("d_model", 0)) // max(1, int(config.get("decoder_attention_heads", 1))),
+        int(config.get("median_filter_width", MEDIAN_WIDTH)),
     )
 
 

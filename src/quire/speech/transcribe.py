@@ -10,16 +10,18 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import exp
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.speech.alignment import end_times, join_words
 from quire.speech.mel import SAMPLE_RATE
 from quire.speech.model import PREVIOUS, SECONDS_PER_STEP, START, TRANSCRIBE, TRANSLATE, SpeechModel
 from quire.types.errors import InvalidRequest
+from quire.types.kinds import RequestKind
 from quire.types.request import SamplingParams
 from quire.types.source import EncoderInput
 from quire.types.speech import Segment, SpeechAnswer, SpeechOptions, SpeechRequest, Transcript
@@ -27,6 +29,9 @@ from quire.types.speech_rules import SpeechRules
 
 Array = NDArray[Any]
 FRAMES_PER_TOKEN = 2
+TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # one after the other, as in Whisper's own program
+MAX_RATIO, LEAST_MEAN, MAX_SILENCE = 2.4, -1.0, 0.6  # of compression, of log probabilities, of a probability
+SEED = 0  # the same recording has the same text
 Conversation = Generator[SpeechRequest | Segment, SpeechAnswer | None, Transcript]
 
 
@@ -40,22 +45,23 @@ def transcribe(model: SpeechModel, samples: Array, options: SpeechOptions) -> Co
         source = _source(model, window)
         if language is None:
             language = yield from _detect(model, source)
-        silence = (yield from _silence(model, source)) if task.has_times else 0.0
-        answer = yield task.request(source, language)
-        assert answer is not None
-        num_tokens += len(answer.tokens)
-        pieces, used = cut_segments(answer.tokens, len(window), model) if task.has_times else ([], len(window))
-        for start, end, tokens in pieces:
-            text = model.coder.decode(tokens)
+        heard = yield from hear(task, source, language)
+        num_tokens += heard.num_tokens
+        tokens = () if heard.is_silent else heard.answer.tokens
+        pieces, used = cut_segments(tokens, len(window), model) if task.has_times and tokens else ([], len(window))
+        spans = iter((yield from _align(task, heard, len(window), language)) if options.has_words and pieces else ())
+        for start, end, part in pieces:
+            text, own = model.coder.decode(part), list(islice(spans, len(part)))
             if text.strip():
                 at = seek / SAMPLE_RATE
-                facts = _facts(answer, text, options.temperature, silence)
+                words = join_words(part, [(at + a, at + b) for a, b in own], model.coder, language) if own else ()
+                facts = (heard.temperature, heard.mean, compression(text), heard.silence, words)
                 hundredths = seek * 100 // SAMPLE_RATE
-                segments.append(Segment(len(segments), at + start, at + end, text, tokens, hundredths, *facts))
+                segments.append(Segment(len(segments), at + start, at + end, text, part, hundredths, *facts))
                 texts.append(text)
                 yield segments[-1]
         if not task.has_times:
-            texts.append(model.coder.decode([token for token in answer.tokens if token < model.end]))
+            texts.append(model.coder.decode([token for token in tokens if token < model.end]))
         seek += max(used, model.front_end.hop * FRAMES_PER_TOKEN)
     duration = len(samples) / SAMPLE_RATE
     name = "translate" if options.translate else "transcribe"
@@ -85,9 +91,15 @@ class _Task:
             text = model.coder.encode(f" {options.prompt.strip()}", add_bos=False, add_eos=False)
             most = model.max_text // 2 - 1
             before = (model.special[PREVIOUS], *list(text)[-most:])
-        return cls(model, options, before, options.has_times or is_long)
+        if options.has_words and not model.num_aligned:
+            raise InvalidRequest(
+                "This model's generation_config.json names no alignment_heads, by which words are found: ask for the "
+                "times of segments.",
+                field="timestamp_granularities",
+            )
+        return cls(model, options, before, options.has_times or options.has_words or is_long)
 
-    def request(self, source: EncoderInput, language: str | None) -> SpeechRequest:
+    def request(self, source: EncoderInput, language: str | None, temperature: float) -> SpeechRequest:
         """Return the request for the text of a window."""
         model, special = self.model, self.model.special
         prompt = [*self.before, special[START]]
@@ -103,13 +115,79 @@ class _Task:
             rules = replace(rules, first_timestamp=model.first_timestamp, max_initial=model.max_initial)
         most = min(model.max_text // 2, model.max_text - len(prompt))
         sampling = SamplingParams(
-            temperature=self.options.temperature,
+            temperature=temperature,
+            seed=SEED if temperature else None,
             max_tokens=min(most, self.options.max_tokens or most),
             logprobs=0,
             ignore_eos=self.options.ignore_end,
             speculate="off",
         )
         return SpeechRequest(source, tuple(prompt), sampling, rules)
+
+
+class Heard(NamedTuple):
+    """The text of a window."""
+
+    asked: SpeechRequest
+    answer: SpeechAnswer
+    temperature: float
+    silence: float  # the probability that there is no speech
+    ratio: float  # of compression
+    num_tokens: int = 0  # that the model wrote, in all attempts
+    is_silent: bool = False  # there is no speech: what the model wrote is not kept
+
+    @property
+    def mean(self) -> float:
+        """The mean log probability of its tokens."""
+        return sum(self.answer.logprobs) / max(len(self.answer.logprobs), 1)
+
+    @property
+    def is_good(self) -> bool:
+        """Is it likely, and not one phrase again and again?"""
+        return self.ratio <= MAX_RATIO and self.mean >= LEAST_MEAN
+
+
+def hear(
+    task: _Task, source: EncoderInput, language: str | None
+) -> Generator[SpeechRequest, SpeechAnswer | None, Heard]:
+    """Write the text of a window. If no temperature is asked for, a poor text is written again with a higher one."""
+    model, chosen = task.model, task.options.temperature
+    silence = (yield from _silence(model, source)) if task.has_times or chosen is None else 0.0
+    attempts: list[Heard] = []
+    for temperature in TEMPERATURES if chosen is None else (chosen,):
+        asked = task.request(source, language, temperature)
+        answer = yield asked
+        assert answer is not None
+        text = model.coder.decode([token for token in answer.tokens if token < model.end])
+        attempts.append(Heard(asked, answer, temperature, silence, compression(text)))
+        is_silent = silence > MAX_SILENCE and attempts[-1].mean < LEAST_MEAN
+        if attempts[-1].is_good or is_silent:
+            break
+    plain = [each for each in attempts if each.ratio <= MAX_RATIO] or attempts
+    best = attempts[-1] if attempts[-1].is_good or is_silent else max(plain, key=lambda each: each.mean)
+    total = sum(len(each.answer.tokens) for each in attempts)
+    return best._replace(num_tokens=total, is_silent=chosen is None and is_silent)
+
+
+def compression(text: str) -> float:
+    """How well a text can be compressed: 1 and less for few words, more for repetitions."""
+    data = text.encode()
+    return len(data) / len(zlib.compress(data)) if data else 0.0
+
+
+def _align(
+    task: _Task, heard: Heard, num_samples: int, language: str | None
+) -> Generator[SpeechRequest, SpeechAnswer | None, list[tuple[float, float]]]:
+    """Return when each text token of a window begins and ends."""
+    model, asked = task.model, heard.asked
+    written = [token for token in heard.answer.tokens if token != model.end]
+    sampling = SamplingParams(temperature=0.0, max_tokens=1, speculate="off")
+    answer = yield SpeechRequest(asked.source, (*asked.prompt, *written), sampling, SpeechRules(), RequestKind.ALIGN)
+    assert answer is not None
+    frames = -(-num_samples // model.front_end.hop)
+    ends = end_times(answer.rows, len(asked.prompt), len(written), frames // FRAMES_PER_TOKEN, model)
+    spans = zip(written, [0.0, *ends[:-1]], ends, strict=True)
+    return [(begin, end) for token, begin, end in spans if token < model.end]
 
 
 def _source(model: SpeechModel, window: Array) -> EncoderInput:
@@ -169,11 +247,3 @@ def cut_segments(
 
 def _text(tokens: Sequence[int], end: int) -> tuple[int, ...]:
     return tuple(token for token in tokens if token < end)
-
-
-def _facts(answer: SpeechAnswer, text: str, temperature: float, silence: float) -> tuple[float, float, float, float]:
-    """Temperature, mean log probability, how well the text can be compressed, probability of silence."""
-    data = text.encode()
-    ratio = len(data) / len(zlib.compress(data)) if data else 0.0
-    mean = sum(answer.logprobs) / max(len(answer.logprobs), 1)
-    return temperature, mean, ratio, silence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -27,7 +28,7 @@ class TranslationBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=
     model: str = ""
     prompt: str = ""
     response_format: Format = "json"
-    temperature: float = 0.0
+    temperature: float | None = None  # None: 0, and higher ones if the text is repetitive or unlikely
 
 
 class TranscriptionBody(TranslationBody):
@@ -49,11 +50,6 @@ REFUSED = {
 def decode_transcription(content_type: str | None, body: bytes, limits: RequestLimits) -> DecodedSpeech:
     """Decode a recording to transcribe."""
     given, audio = _read(read_form(content_type, body), TranscriptionBody)
-    if "word" in given.timestamp_granularities:
-        raise InvalidRequest(
-            "timestamp_granularities has 'word', which is not supported: segments have times. Use 'segment'.",
-            field="timestamp_granularities",
-        )
     if given.timestamp_granularities and given.response_format != "verbose_json":
         raise InvalidRequest("timestamp_granularities needs response_format: verbose_json.",
                              field="timestamp_granularities")  # fmt: skip
@@ -61,7 +57,11 @@ def decode_transcription(content_type: str | None, body: bytes, limits: RequestL
         raise InvalidRequest(f"stream does not go with response_format: {given.response_format}. Use json.",
                              field="stream")  # fmt: skip
     language = (given.language or "").strip().lower() or None
-    return _decoded(given, audio, SpeechOptions(language), streams=given.stream)
+    asked = given.timestamp_granularities
+    decoded = _decoded(given, audio, SpeechOptions(language, has_words="word" in asked), streams=given.stream)
+    if "word" not in asked:
+        return decoded
+    return decoded._replace(whole=partial(writer.verbose, has_segments="segment" in asked))
 
 
 def decode_translation(content_type: str | None, body: bytes, limits: RequestLimits) -> DecodedSpeech:
@@ -71,7 +71,7 @@ def decode_translation(content_type: str | None, body: bytes, limits: RequestLim
 
 
 def _decoded(given: TranslationBody, audio: bytes, options: SpeechOptions, *, streams: bool) -> DecodedSpeech:
-    if not 0.0 <= given.temperature <= 1.0:
+    if given.temperature is not None and not 0.0 <= given.temperature <= 1.0:
         raise InvalidRequest(f"temperature is {given.temperature}; it must be from 0 to 1.", field="temperature")
     has_times = streams or given.response_format not in ("json", "text")
     options = replace(options, prompt=given.prompt, temperature=given.temperature, has_times=has_times)

@@ -25,10 +25,13 @@ def _json(found: Transcript) -> bytes:
     return encode({"text": found.text, "usage": _usage(found)})
 
 
-def _verbose(found: Transcript) -> bytes:
-    segments = [_segment(each) for each in found.segments]
+def verbose(found: Transcript, *, has_segments: bool = True) -> bytes:
+    """With segments, and with words if they were asked for."""
     facts = {"task": found.task, "language": found.language, "duration": found.duration, "text": found.text}
-    return encode({**facts, "segments": segments, "usage": _usage(found)})
+    segments = {"segments": [_segment(each) for each in found.segments]} if has_segments else {}
+    words = [word._asdict() for each in found.segments for word in each.words]
+    return encode({**facts, **segments, **({"words": words} if words or not has_segments else {}),
+                   "usage": _usage(found)})  # fmt: skip
 
 
 def _segment(each: Segment) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def _usage(found: Transcript) -> dict[str, Any]:
 
 FORMS = {
     "json": WholeForm(JSON, _json),
-    "verbose_json": WholeForm(JSON, _verbose),
+    "verbose_json": WholeForm(JSON, verbose),
     "text": WholeForm(TEXT, lambda found: f"{found.text}\n".encode()),
     "srt": WholeForm(TEXT, lambda found: to_srt(found.segments).encode()),
     "vtt": WholeForm(TEXT, lambda found: to_vtt(found.segments).encode()),
