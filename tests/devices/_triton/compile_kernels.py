@@ -106,13 +106,16 @@ def attend_few_rows(num_pairs: int, interleaved: bool, extras: tuple[str, ...], 
     rope.rope_write(Product(numbers), heads, turns, where, (cache[0], cache[1]), norm)
 
 
-def attend_within_rows(terms: ScoreTerms, window: int | None) -> None:
-    """Attention within a step, and the plain KV write."""
-    q, k, v = (torch.zeros((20, heads, dim), dtype=torch.bfloat16) for heads, dim in ((4, 80), (2, 80), (2, 64)))
+def attend_within_rows(terms: ScoreTerms, window: int | None, key_dim: int = 80) -> None:
+    """Attention within a step, neighbours, and the plain KV write."""
+    sizes = (4, key_dim), (2, key_dim), (2, 64)
+    q, k, v = (torch.zeros((20, heads, dim), dtype=torch.bfloat16) for heads, dim in sizes)
     positions = torch.arange(20, dtype=torch.int32)
     out = torch.zeros((20, 4, 64), dtype=torch.bfloat16)
-    bidirectional.attend_rows(q, k, v, positions, out, scale=0.1, terms=terms, window=window)
-    caches = (torch.zeros((4, 2, 16, dim), dtype=torch.bfloat16) for dim in (80, 64))
+    rows = bidirectional.RowBounds.of(positions)
+    bidirectional.attend_rows(q, k, v, rows, out, scale=0.1, terms=terms, window=window)
+    bidirectional.shift_rows(q.flatten(1), rows, -1)
+    caches = (torch.zeros((4, 2, 16, dim), dtype=torch.bfloat16) for dim in (key_dim, 64))
     kv_write.write_kv(k.flatten(1), v.flatten(1), positions, *caches)
 
 
@@ -130,6 +133,7 @@ def main() -> None:
     attend_few_rows(16, True, ALL, has_norm=True)
     attend_few_rows(0, False, (), has_norm=False)
     attend_within_rows(ScoreTerms(), None)
+    attend_within_rows(ScoreTerms(), None, key_dim=64)
     for num_heads, cache_dtype, fixed_chunk in (
         (16, torch.bfloat16, None), (20, torch.float8_e4m3fn, None), (128, torch.bfloat16, None),
         (16, torch.bfloat16, 512),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from quire.devices._triton.attention import ScoreTerms
-from quire.devices._triton.bidirectional import attend_rows
+from quire.devices._triton.bidirectional import RowBounds, attend_rows
 from quire.devices._triton.kv_write import write_kv
 from quire.ops.attention import attention, attention_bidirectional
 from quire.ops.batch import Batch, RowPart
@@ -31,7 +31,7 @@ def run(args: dict[str, Any], place: str, dtype: torch.dtype) -> np.ndarray:
     tensors = {name: torch.from_numpy(args[name]).to(place) for name in EXTRAS[1:] if args[name] is not None}
     out = torch.full((*q.shape[:2], v.shape[2]), torch.nan, device=place, dtype=dtype)
     terms = ScoreTerms(args["softcap"], **tensors)
-    attend_rows(q, k, v, positions, out, scale=args["scale"], terms=terms, window=args["window"])
+    attend_rows(q, k, v, RowBounds.of(positions), out, scale=args["scale"], terms=terms, window=args["window"])
     return out.float().cpu().numpy().reshape(len(q), -1)
 
 

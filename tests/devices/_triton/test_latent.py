@@ -44,7 +44,7 @@ def test_rows_of_all_lengths_and_chunks_match(cache, place):
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("num_heads", [1, 20, 48, 71, 128])
+@pytest.mark.parametrize("num_heads", [1, 20, *(pytest.param(each, marks=pytest.mark.slow) for each in (48, 71, 128))])
 def test_any_number_of_heads_shares_the_latents(num_heads, place):
     """Heads of one block fill the rows of a product, or its columns; more heads have several blocks."""
     texts = [Text(300), Text(0, 5)]
@@ -71,6 +71,7 @@ def test_rows_that_share_a_prefix_read_it_together(num_ctas, place):
     assert relative_error(answer.out, step.reference()) <= attention_latent.tolerance["f32"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bf16", *in_interpreter("f32")])
 def test_with_fixed_chunks_a_token_depends_on_its_own_text_alone(dtype, place):
     """Rows of one step; then the same tokens in other chunks, beside other rows (law 8)."""

@@ -19,7 +19,7 @@ from quire.devices.cuda.device import _work
 from quire.devices.cuda.instructions import Run, Select
 from quire.devices.cuda.program import CudaProgram
 from quire.devices.cuda.sampler import DeviceSampler
-from quire.devices.cuda.variants import InstructionList
+from quire.devices.cuda.variants import InstructionList, OutputValues
 from quire.graph.graph import Graph, Node, Value
 from quire.ops import attention as ops
 from quire.ops.batch import Batch, RowPart
@@ -93,7 +93,9 @@ class Layers:
         attention = {kind: replace(each, fixed_chunk=self.fixed_chunk) for kind, each in work.attention.items()}
         work = work._replace(attention=attention)
         instructions = [self.feed, *attends, *whole]
-        self.program = CudaProgram(instructions, 1001, placed, LIMITS, work, sampler, device, captures=False)
+        self.program = CudaProgram(
+            instructions, OutputValues(1001), placed, LIMITS, work, sampler, device, captures=False
+        )
 
     def _node(self, op: Any, cache: int, heads: int, softcap: float, extras: tuple[str, ...]) -> Node:
         spec, first = CACHES[cache], 10 * len(self.weights) + 100 * cache + heads
@@ -172,7 +174,7 @@ def test_layers_of_one_kind_share_a_plan_and_all_kinds_share_partial_results(pla
 def test_a_step_without_logits_ends_with_the_last_write(place):
     """The layer that only reads comes after it."""
     layers = Layers(place)
-    tail = InstructionList(layers.program.instructions, layers.program.output)._tail
+    tail = InstructionList(layers.program.instructions, layers.program.outputs)._tail
     assert tail == 4 and isinstance(layers.program.instructions[tail - 1], AttendCache)
     parts = [RowPart([0] * 5, 0, [3], 0)]
     arrays = {value.id: np.zeros((5, value.dim), np.float32) for node in layers.nodes for value in node.inputs}
@@ -223,7 +225,7 @@ def test_another_kernel_computes_wide_items_of_its_kind_with_scaled_scores_alone
 def test_attention_without_a_cache_matches_the_reference(place):
     layers = Layers(place, ((ops.attention_bidirectional, 1, 3, 2.0, ("sinks", "distances")),))
     assert isinstance(layers.program.instructions[1], AttendRows)
-    assert InstructionList(layers.program.instructions, layers.program.output)._tail == 0
+    assert InstructionList(layers.program.instructions, layers.program.outputs)._tail == 0
     assert relative_error(*layers.step((0, 90, [*range(6)]), (0, 1, [7]), (0, 30, [8, 9]))) <= ops.TOLERANCE["f32"]
 
 

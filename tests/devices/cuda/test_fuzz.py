@@ -15,6 +15,7 @@ FEW = Lengths(first=6, second=2, chunk=1, third=1)
 MAX_ERROR = 1e-3  # a chain of products and norms enlarges rounding errors
 
 
+@pytest.mark.slow
 def test_the_gpu_gives_the_same_logits(place: str):
     is_interpreted = place == "cpu"
 

@@ -8,7 +8,7 @@ import pytest
 
 from quire.types.request import SamplingParams
 from tests.devices.cuda.models import CudaDriver, small
-from tests.engine.model_drafts import DraftDriver, draft_always
+from tests.engine.model_drafts import PROMPTS, DraftDriver, draft_always
 from tests.engine.test_eagle3 import head, target
 from tests.engine.test_heads import with_head
 from tests.models.toys import some_tokens
@@ -44,6 +44,24 @@ def test_the_same_model_drafts_what_the_model_samples(place: str, monkeypatch: p
     assert answers(driver) == answers(driver_of(place, checkpoint, speculate="off"))
     drafted, accepted = counts(driver)
     assert drafted == accepted and drafted["model"] > 2
+
+
+def test_drafts_of_a_head_are_accepted_with_two_steps_in_flight(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It drafts once a plain step was measured; the text is that of a device with one step in flight."""
+    draft_always(monkeypatch, 2)
+    checkpoint, sampling = with_head("glm4_moe").toy.checkpoint, WAYS["greedy"].updated(max_tokens=10)
+    alone = DraftDriver(None, "glm4_moe", checkpoint=checkpoint)
+    (text,) = alone.answers(sampling, [PROMPTS[1]])
+    driver = driver_of(place, checkpoint, dtype="f32", deterministic=False, num_blocks=16, max_context=128)
+    driver.submit("a", PROMPTS[1], sampling)
+    driver.run()
+    assert driver.tokens("a") == text
+    drafted, accepted = counts(driver)
+    driver.core._scheduler._speculation._model._drafter._hidden.keep = None  # type: ignore[attr-defined, union-attr]
+    driver.submit("without", some_tokens(3), WAYS["greedy"].updated(max_tokens=1, speculate="off"))
+    driver.run()
+    assert len(driver.tokens("without")) == 1, "its hidden rows are not kept"
+    assert 1 < accepted["mtp"] <= sum(count for _, count in alone.accepted) and drafted["mtp"] > accepted["mtp"]
 
 
 @pytest.mark.slow

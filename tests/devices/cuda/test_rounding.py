@@ -17,6 +17,7 @@ from quire.devices.cuda.linear import to_fp8_rows
 from quire.devices.cuda.values import prepare_graph
 from quire.devices.cuda.weights import FP8_MULTIPLE
 from quire.graph.graph import Graph
+from quire.ops.cache import PagedKV
 from tests.devices.cuda.models import Texts, lowered, rms_error
 from tests.models.toys import BLOCK, CASES, FIRST_CASES, Toy, some_tokens, toy_with_sizes
 
@@ -130,7 +131,7 @@ def _node_kinds(graph: Graph) -> Iterator[tuple[Any, ...]]:
             node.op.name,
             weights,
             attrs,
-            None if spec is None else (bool(spec.window), spec.key_dim == spec.value_dim),
+            None if not isinstance(spec, PagedKV) else (bool(spec.window), spec.key_dim == spec.value_dim),
         )
 
 

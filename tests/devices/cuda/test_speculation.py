@@ -122,5 +122,5 @@ def test_rows_are_separate_unless_one_reads_what_another_writes():
 def test_only_the_kernel_for_few_rows_plans_tokens_singly(place):
     driver = CudaDriver(place, small("llama").checkpoint)
     program = driver.program.inner
-    assert program._drafts_of(4, is_separate=True) == TOGETHER  # type: ignore[attr-defined]
+    assert program._drafts_of(4) == TOGETHER  # type: ignore[attr-defined]
     assert SINGLY != TOGETHER

@@ -43,9 +43,14 @@ class ScoreTerms(NamedTuple):
         return -1 if self.distances is None else self.distances.shape[1] // 2
 
     @property
+    def has_biases(self) -> bool:
+        """Whether scores of keys are more than scaled."""
+        return bool(self.softcap) or self.slopes is not None or self.distances is not None
+
+    @property
     def is_plain(self) -> bool:
         """Whether a score is only scaled."""
-        return not self.softcap and self.sinks is None and self.slopes is None and self.distances is None
+        return not self.has_biases and self.sinks is None
 
 
 PLAIN = ScoreTerms()

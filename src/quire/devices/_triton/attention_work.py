@@ -41,6 +41,7 @@ class AttentionKind(NamedTuple):
     value_dim: int
     window: int | None = None
     chunk: int | None = None
+    is_source: bool = False  # keys are of an encoder's output, all of which every token reads
     is_latent: bool = False  # all heads read the same latents; `kv_heads` are blocks of `group` heads each
 
     @classmethod
@@ -82,6 +83,7 @@ class WorkLimits:
     chunk: int | None = None  # a query reads only keys of its own chunk of this many positions
     fixed_chunk: int | None = None
     split_tokens: int = 0  # rows of up to so many tokens have narrow items, several if they do not fit into one
+    reads_all: bool = False  # every token reads all `lengths` keys of its row: they are no tokens of the text
     expanded_tokens: int | None = None  # rows of so many tokens, with no earlier ones, have no items; None: all have
 
     @property
@@ -277,7 +279,7 @@ def _own_spans(batch: Batch, counts: Array, is_few: Array, begins: Array, limits
         stop = np.minimum(spans[:, FIRST] + sizes[rows], last)
         spans[:, COUNT] = stop - spans[:, FIRST]
         spans[:, ROW] = rows
-        spans[:, END] = batch.lengths[rows] - (last - stop)
+        spans[:, END] = batch.lengths[rows] - (0 if limits.reads_all else last - stop)
     if limits.hides_keys:
         position = spans[:, END] - spans[:, COUNT]  # of the first member
         seen = np.zeros_like(position) if limits.window is None else np.maximum(position - limits.window + 1, 0)

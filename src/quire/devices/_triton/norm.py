@@ -67,7 +67,7 @@ def _add_norm(
     x, delta, token_scale, column_scale, post, weight, bias, out, out_scale, factor, post_eps, eps,
     DIM: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr, TOKEN: tl.constexpr,
     COLUMN: tl.constexpr, POST: tl.constexpr, KIND: tl.constexpr, BIAS: tl.constexpr, ROUND: tl.constexpr,
-    CHAINED: tl.constexpr,
+    KEEP: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
@@ -84,7 +84,8 @@ def _add_norm(
             d *= tl.load(post + columns, mask=mask, other=0.0)
         h += d * factor
         h = h.to(x.dtype.element_ty)
-        tl.store(x + token * STRIDE + columns, h, mask=mask)
+        if KEEP:
+            tl.store(x + token * STRIDE + columns, h, mask=mask)
         h = h.to(tl.float32)
     if KIND != "none":
         if KIND == "layer":
@@ -105,18 +106,22 @@ def add_product(x: Tensor, delta: Product) -> None:
     _launch_add_norm(x, delta, Norm(x, 0.0, kind="none"), x, x)
 
 
-def add_norm(x: Tensor, delta: Product | None, norm: Norm, rounds: bool = False) -> Tensor | Rounded:
-    """Add delta to x [T, dim] in place; return its norm, as FP8 if `rounds`.
+def add_norm(
+    x: Tensor, delta: Product | None, norm: Norm, rounds: bool = False, keeps: bool = True
+) -> Tensor | Rounded:  # fmt: skip
+    """Add delta to x [T, dim] in place; return its norm, as FP8 if `rounds`. `keeps=False`: the sum is not stored.
 
     The stride between tokens of x is arbitrary.
     """
     out = torch.empty(x.shape, dtype=FP8 if rounds else x.dtype, device=x.device)
     scale = torch.empty(len(x) if rounds else 0, dtype=torch.float32, device=x.device)
-    _launch_add_norm(x, delta, norm, out, scale)
+    _launch_add_norm(x, delta, norm, out, scale, keeps)
     return Rounded(out, scale) if rounds else out
 
 
-def _launch_add_norm(x: Tensor, delta: Product | None, norm: Norm, out: Tensor, scale: Tensor) -> None:
+def _launch_add_norm(
+    x: Tensor, delta: Product | None, norm: Norm, out: Tensor, scale: Tensor, keeps: bool = True
+) -> None:  # fmt: skip
     tokens, dim = x.shape
     block = triton.next_power_of_2(dim)
     product = delta or Product(x)
@@ -136,6 +141,7 @@ def _launch_add_norm(x: Tensor, delta: Product | None, norm: Norm, out: Tensor, 
         "KIND": norm.kind,
         "BIAS": norm.bias is not None,
         "ROUND": out.dtype == FP8,
+        "KEEP": keeps,
     }
     launch(_add_norm, (tokens,), args, constants, _shape(block))
 

@@ -38,6 +38,8 @@ FACTS = DeviceFacts(
     ),
     plan="quire.devices.cuda.plan",
     frees_windows=True,
+    moves_blocks=True,
+    reads_sources=True,
     steps_in_flight=2,
     packages=("torch", "triton"),  # a torch that was built for CPUs alone comes without triton
     driver=Path("/dev/nvidiactl"),

@@ -61,8 +61,10 @@ def attend_cache(run: Run, layer: ReadsCache, q: Tensor, out: Tensor) -> None:
     q = q.view(len(q), kind.num_heads, kind.key_dim)
     out = out.view(len(q), kind.num_heads, kind.value_dim)
     wide = run.wide if run.wide is not None and run.wide.kind == kind and terms.is_plain and not fixed_chunk else None
+    positions = run.beyond if kind.is_source else run.where.positions
+    assert positions is not None
     attend(
-        q, k_cache, v_cache, run.tables.view(-1, 1), run.where.positions, run.work[kind], out,
+        q, k_cache, v_cache, run.tables.view(-1, 1), positions, run.work[kind], out,
         scale=layer.scale, terms=terms, window=kind.window, chunk=kind.chunk, fixed_chunk=fixed_chunk,
         configs=configs_for(
             kind.dim, k_cache.dtype, group=kind.group, fixed=bool(fixed_chunk), is_decode=run.is_decode
@@ -103,7 +105,7 @@ class AttendCache:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttendRows:
-    """Attention of every token to all tokens of its row, without a cache."""
+    """Attention of every token to all tokens of its row, without a cache. Tokens of q, k and v may have gaps."""
 
     value: int  # q
     k: int
@@ -122,7 +124,7 @@ class AttendRows:
         out = torch.empty((num_tokens, q.shape[1] * v.shape[2]), dtype=q.dtype, device=q.device)
         run.values[self.out] = out
         attend_rows(
-            q, k, v, run.where.positions, out.view(num_tokens, q.shape[1], -1),
+            q, k, v, run.row_bounds(), out.view(num_tokens, q.shape[1], -1),
             scale=self.scale, terms=self.terms, window=self.window,
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.devices.base import WindowLimits
-from quire.ops.cache import CacheSpec, Latent, PagedKV, State, cache_groups
+from quire.ops.cache import CacheSpec, Cross, Latent, PagedKV, State, cache_groups
 
 ALL_TOKENS = 0  # the group of layers that keep all tokens; window groups follow
 
@@ -24,7 +24,8 @@ class Caches:
     Layers of a group whose keys and values have one size are in one tensor [layers, 2, blocks, kv_heads, block_tokens,
     dim]. Others have a tensor for K and one for V, [layers, blocks, kv_heads, block_tokens, dim] each. Layers of latent
     attention have one, [layers, blocks, 1, block_tokens, dim + rope_dim]. A recurrent layer has states of its own,
-    [states, *shape] in float32. Each group has its own number of blocks.
+    [states, *shape] in float32. Each group has its own number of blocks; the last one has the sources that layers of
+    cross-attention read.
     """
 
     specs: Sequence[CacheSpec]  # of the layers
@@ -34,6 +35,7 @@ class Caches:
     num_blocks: int  # of all tokens, that requests may use
     num_states: int = 0  # that requests may use
     windows: tuple[WindowLimits, ...] = ()  # the window groups
+    num_source_blocks: int = 0  # of encoders' outputs
     _states: dict[int, Tensor] = field(default_factory=dict)  # of recurrent layers
     _tensors: dict[int, list[Tensor]] = field(default_factory=dict)  # by group
     _layers: dict[int, tuple[Tensor, ...]] = field(default_factory=dict)  # K and V, or the latents, of other layers
@@ -43,7 +45,7 @@ class Caches:
 
     def __post_init__(self) -> None:
         groups = cache_groups(self.specs, [each.window for each in self.windows])
-        members = [groups.tokens, *(each.caches for each in groups.windows)]
+        members = [groups.tokens, *(each.caches for each in groups.windows), groups.sources]
         self._groups = {layer: group for group, layers in enumerate(members) for layer in layers}
         self._states = {
             layer: torch.zeros((self.num_states + 1, *spec.shape), device=self.device)
@@ -69,7 +71,7 @@ class Caches:
         return [count * self.block_tokens for count in (self.num_blocks, *(each.num_blocks for each in self.windows))]
 
     def group_of(self, layer: int) -> int:
-        """Return the group of a layer: ALL_TOKENS, or 1 + the index of its window group."""
+        """Return the group of a layer: ALL_TOKENS, or 1 + the index of its window group; sources are the last one."""
         return self._groups[layer]
 
     def of(self, layer: int) -> tuple[Tensor, Tensor]:
@@ -97,6 +99,15 @@ class Caches:
         """Return the states of a recurrent layer, float32 [states, *shape]."""
         return self._states[layer]
 
+    def tensors_of(self, group: int) -> Sequence[Tensor]:
+        """Return the tensors of a group, each [..., blocks, kv_heads, block_tokens, dim]."""
+        return self._tensors[group]
+
+    @property
+    def states(self) -> Sequence[Tensor]:
+        """The states of all recurrent layers."""
+        return tuple(self._states.values())
+
     def resize(self, num_blocks: int) -> None:
         """Allocate another number of blocks of all tokens, all empty. Window groups keep theirs."""
         self.num_blocks = num_blocks
@@ -115,7 +126,8 @@ class Caches:
         for layer in sizes_of:
             self._layers.pop(layer, None)
             self._both.pop(layer, None)
-        num_blocks = self.num_blocks if group == ALL_TOKENS else self.windows[group - 1].num_blocks
+        windows = [each.num_blocks for each in self.windows]
+        num_blocks = [self.num_blocks, *windows, self.num_source_blocks][group]
         for sizes in dict.fromkeys(sizes_of.values()):
             layers = [layer for layer, each in sizes_of.items() if each == sizes]
             parts = self._allocate_layers(group, layers, num_blocks, sizes)
@@ -141,5 +153,5 @@ class Caches:
 
 def _sizes(spec: CacheSpec) -> tuple[int, tuple[int, ...]]:
     """The heads of a layer, and the sizes of what is stored of each."""
-    assert isinstance(spec, PagedKV | Latent)
-    return (spec.num_heads, spec.vectors) if isinstance(spec, PagedKV) else (1, (spec.values_per_token,))
+    assert isinstance(spec, PagedKV | Latent | Cross)
+    return (1, (spec.values_per_token,)) if isinstance(spec, Latent) else (spec.num_heads, spec.vectors)

@@ -13,6 +13,7 @@ from torch import Tensor
 from .inputs import StepSizes
 
 Result = TypeVar("Result")
+CAPTURED_AT = 2  # uses: a kind of step that occurs once is not worth the time of a capture
 IDLE_ROWS = 64  # steps of up to this many rows are captured first, in both sampling modes
 
 

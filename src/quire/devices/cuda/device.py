@@ -37,11 +37,12 @@ from .lower import Lowering
 from .plan import most_held_bytes, state_bytes, state_slots, values_of_blocks
 from .program import CudaProgram
 from .sampler import DeviceSampler
+from .sources import source_blocks
 from .tiles import ProductKey, TileChoice, Tiles, shipped
 from .tuned_table import TunedTable, TuningTarget
 from .values import prepare_graph
-from .variants import Variant
-from .warm_up import largest_steps, warm_up_steps
+from .variants import OutputValues, Variant
+from .warm_up import largest_steps, warm_up_steps, whole_text_steps, with_pools
 from .weights import Placer
 from .wide_attention import WideAttention
 
@@ -77,7 +78,6 @@ class CudaDevice:
         """
         formats = {name: weight.format for name, weight in weights.items()}
         FACTS.check(limits.kv_dtype, formats, options.quantize)
-        _refuse_pooling(graph)
         device = self._device()
         is_fixed = options.deterministic
         dtype = DTYPES[options.dtype or ACTIVATIONS]
@@ -93,10 +93,13 @@ class CudaDevice:
         rows = RowBuffers.of(graph, limits.max_tokens, dtype, device)
         caches = _caches(graph, limits, probe, device)
         lowering = Lowering(graph, placer, caches, _positions(limits), _chunk(is_fixed), rows)
-        if "logits" not in graph.outputs and not graph.caches:
-            return CudaEncoder(lowering.walk(), graph.output.id, device)
-        sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         captures = options.captures and device.type == "cuda"
+        if not graph.caches and not (options.samples and "logits" in graph.outputs):
+            encoder = CudaEncoder(lowering.walk(), graph.output, device, rows, limits, captures)
+            if device.type == "cuda":
+                _compile_encoder(encoder, limits)
+            return encoder
+        sampler = DeviceSampler(limits.max_rows, limits.max_logits, graph.output.dim, device)
         instructions = lowering.walk()
         work = _work(instructions, lowering.caches, limits, is_fixed)
         if placer.dequantized:
@@ -106,8 +109,9 @@ class CudaDevice:
         if hosted is not None:
             logger.info(report(hosted.layers, other_bytes(graph, placer), bandwidths))
         program = CudaProgram(
-            instructions, graph.output.id, lowering.caches, limits, work, sampler, device, captures,
+            instructions, _outputs(graph, lowering), lowering.caches, limits, work, sampler, device, captures,
             table=None if is_fixed else table, tunes=options.tune, hosted=hosted, step_bytes=step, rows=rows,
+            layout=_layout(device, limits, options),
         )  # fmt: skip
         try:
             if device.type == "cuda":
@@ -190,15 +194,6 @@ def _variants(instructions: list[Instruction], caches: Caches, is_fixed: bool) -
     return () if few_rows is None else (few_rows,)
 
 
-def _refuse_pooling(graph: Graph) -> None:
-    """Raise if a model with a KV cache is to pool."""
-    if graph.caches and not graph.outputs.keys() <= {"logits", "hidden"}:
-        raise DeviceUnavailable(
-            "On a GPU, a model that generates text cannot embed or classify yet: leave pooling out, or run it on the "
-            "CPU (--device cpu)."
-        )
-
-
 def _compile(program: CudaProgram, limits: Limits) -> None:
     """Compile all kernels, so that no request waits for a compiler."""
     began, captures = time.monotonic(), program.captures
@@ -206,7 +201,8 @@ def _compile(program: CudaProgram, limits: Limits) -> None:
     program.captures = False
 
     def run() -> None:
-        for batch in warm_up_steps(limits, sorted(counts)):
+        steps = warm_up_steps(limits, sorted(counts))
+        for batch in steps if program.outputs.pooled is None else with_pools(steps):
             program.launch(batch).result()
 
     num_new = compile_ahead(run)
@@ -214,9 +210,49 @@ def _compile(program: CudaProgram, limits: Limits) -> None:
     logger.info("compiled or loaded %d kernels in %.1f s", num_new, time.monotonic() - began)
 
 
+def _compile_encoder(encoder: CudaEncoder, limits: Limits) -> None:
+    """Compile all kernels of an encoder."""
+
+    def run() -> None:
+        for batch in whole_text_steps(limits):
+            encoder.launch(batch).result()
+
+    began, captures = time.monotonic(), encoder.captures
+    encoder.captures = False  # a graph that is captured now would have no kernels
+    num_new = compile_ahead(run)
+    encoder.captures = captures
+    logger.info("compiled or loaded %d kernels in %.1f s", num_new, time.monotonic() - began)
+
+
 def _caches(graph: Graph, limits: Limits, num_blocks: int, device: torch.device) -> Caches:
     dtype, states = DTYPES[limits.kv_dtype], state_slots(graph, limits)
-    return Caches(graph.caches, limits.block_tokens, dtype, device, num_blocks, states, limits.windows)
+    groups = limits.windows, limits.num_source_blocks
+    return Caches(graph.caches, limits.block_tokens, dtype, device, num_blocks, states, *groups)
+
+
+def _layout(device: torch.device, limits: Limits, options: LoweringOptions) -> str:
+    """Return what the bytes of KV blocks depend on, beside weights and text: formats, and the kind of kernels.
+
+    It begins with the device's name: the CPU stores blocks in another order, so the two never exchange any. In
+    deterministic mode a text must have the bits of one engine, and these depend on the GPU, by which tiles are chosen,
+    and on the compiler.
+    """
+    activations, quantize = options.dtype or ACTIVATIONS, options.quantize
+    kernels = "cpu" if device.type != "cuda" else "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+    if options.deterministic:
+        kernels += f" deterministic on {_name(device)} with torch {torch.__version__}"
+    form = f"{limits.kv_dtype}, {limits.block_tokens} tokens, {[each.window for each in limits.windows]}"
+    return f"cuda {kernels} {activations} quantize {quantize} fuse {options.fuse}: {form}"
+
+
+def _outputs(graph: Graph, lowering: Lowering) -> OutputValues:
+    """Return what a program returns. Which instructions a step needs differs only if it may pool."""
+    logits, pooled = graph.outputs.get("logits"), graph.outputs.get("pooled") or graph.outputs.get("scores")
+    if pooled is None:
+        return OutputValues(graph.output.id)
+    rows = (frozenset(lowering.rows_of.get(kind, ())) for kind in ("logits", "pooled"))
+    none = torch.zeros((0, pooled.dim), device=lowering.placer.device)
+    return OutputValues(None if logits is None else logits.id, pooled.id, none, *rows)
 
 
 def _work(instructions: Sequence[Instruction], caches: Caches, limits: Limits, is_fixed: bool) -> StepSplit:
@@ -241,7 +277,7 @@ def _work_of(
     return WorkLimits(
         max_tokens=limits.max_tokens,
         max_rows=limits.max_rows,
-        max_length=limits.max_blocks * limits.block_tokens,
+        max_length=(source_blocks(limits) if kind.is_source else limits.max_blocks) * limits.block_tokens,
         kv_heads=kind.kv_heads,
         group=kind.group,
         num_ctas=num_processors * ctas_per_sm,
@@ -250,6 +286,7 @@ def _work_of(
         wide_queries=configs.wide.block_m,
         block_tokens=limits.block_tokens,
         window=kind.window,
+        reads_all=kind.is_source,
         chunk=kind.chunk,
         fixed_chunk=_chunk(is_fixed),
         expanded_tokens=EXPANDED_TOKENS if kind.is_latent and not is_fixed else None,

@@ -1,7 +1,7 @@
 """The input buffer of a step: one buffer, one transfer to the GPU.
 
     ids T · positions T · slots T of each group · logits_at L · draws 7 × L · attention work, for each kind of layer ·
-    states · block tables of each group
+    states · block tables of each group, and of sources
 
 A replayed graph reads the same addresses every time, so offsets depend only on the sizes of the step, padded to those
 of its bucket. Block tables come last, because their width changes from step to step: an attention item has the offset
@@ -11,6 +11,7 @@ of its row's table among those of all groups.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +58,10 @@ class StepSplit(NamedTuple):
     is_single: bool = False  # every token has items of its own, which count the row's tokens up to it
 
     def group_of(self, kind: AttentionKind) -> int:
-        """Return the group whose tables a kind of layers reads: that of all tokens, or 1 + a window group's index."""
+        """Return the group whose tables a kind of layers reads: that of all tokens, 1 + a window group's index, or,
+        the last one, that of sources."""
+        if kind.is_source:
+            return 1 + len(self.windows)
         return 1 + self.windows.index(kind.reach) if kind.reach in self.windows else ALL_TOKENS
 
     def cut(self, batch: Batch) -> Chunks | None:
@@ -134,10 +138,14 @@ def fill(
     inputs.logits_at[num_logits:] = 0
     if batch.draws is not None:
         _fill_draws(inputs, batch.draws)
-    begins, end = _fill_tables(inputs.tables, of_groups(batch, "block_tables"))
+    of_source = _of_sources(batch)
+    tables = [*of_groups(batch, "block_tables"), *([] if of_source is None else [of_source.block_tables])]
+    begins, end = _fill_tables(inputs.tables, tables)
     counts = {}
     for attention, views in inputs.work.items():
-        counts[attention] = count = plan_work(batch, limits.attention[attention], views)
+        read = of_source if attention.is_source else batch
+        assert read is not None, "the step has no sources"
+        counts[attention] = count = plan_work(read, limits.attention[attention], views)
         if limits.is_single:
             items = views.narrow[: count.narrow]
             items[:, COUNT] = items[:, FIRST] - batch.starts[items[:, ROW]] + 1
@@ -150,6 +158,14 @@ def fill(
     if inputs.states is not None and limits.states is not None and chunks is not None:
         inputs.states.fill(batch, chunks, limits.states.num_states)
     return counts, end
+
+
+def _of_sources(batch: Batch) -> Batch | None:
+    """Return the batch as layers see it that read sources: with their lengths and tables. None: there are none."""
+    if batch.sources is None:
+        return None
+    lengths, tables = batch.sources.lengths, batch.sources.block_tables
+    return replace(batch, lengths=lengths, block_tables=tables, groups=batch.groups[:0])
 
 
 def of_groups(batch: Batch, name: str) -> list[Array]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from quire.devices._triton.attend_few import BLOCK_M, MAX_ROWS, attend_few
 from quire.devices._triton.attention import AttentionWork, ScoreTerms
 from quire.devices._triton.attention_work import AttentionKind
+from quire.devices._triton.bidirectional import RowBounds
 from quire.devices._triton.elementwise import map_numbers
 from quire.devices._triton.embed import embed
 from quire.devices._triton.gate import activate_gate
@@ -50,8 +51,10 @@ class Run:
     wide: AttendsWide | None = None  # a kernel for wide items
     states: StateRows | None = None  # of the rows; None: no layer has states
     windows: tuple[TokenPlacement, ...] = ()  # `where`, with the slots of each window group
-    pools: Tensor | None = None  # int32 [P, 3], of a program that pools
+    beyond: Tensor | None = None  # int32 [max tokens] positions with which a token reads all of its source
+    pools: Tensor | None = None  # int32 [P, 3]; None: the step has none
     token_types: Tensor | None = None  # int32 [T], of an encoder
+    bounds: RowBounds | None = None  # found by the first instruction that needs them
     values: dict[int, Any] = field(default_factory=dict)
     pending: dict[int, Product] = field(default_factory=dict)  # products still to be added to a value
     choices: dict[int, RoutingResult] = field(default_factory=dict)  # of experts, by the value that has their numbers
@@ -60,6 +63,11 @@ class Run:
     def is_few(self) -> bool:
         """Whether the step has few rows, one token each, without shared prefixes."""
         return self.is_decode and len(self.ids) <= MAX_ROWS and not any(len(each.wide) for each in self.work.values())
+
+    def row_bounds(self) -> RowBounds:
+        """Return where the rows of a step of whole rows begin and end."""
+        self.bounds = self.bounds or RowBounds.of(self.where.positions)
+        return self.bounds
 
     def where_in(self, group: int) -> TokenPlacement:
         """Return where tokens are in the caches of a group."""

@@ -54,6 +54,7 @@ from .plain import (
     SplitProduct,
 )
 from .recurrent import lower_decay, lower_gated_norm, lower_recurrent
+from .sources import lower_attention_source, lower_shift_tokens
 from .values import MAPPED, RECURRENT, SUMS, HeldValues
 from .weights import Placer
 
@@ -79,6 +80,7 @@ class Lowering:
         self._turns: dict[tuple[str | None, float], RopeTables] = {}
         self.expert_tiles = ExpertTiles(placer.tiles.is_fixed)
         self.rows = rows
+        self.rows_of: dict[str, set[int]] = {}  # indices of instructions by the rows that they compute
 
     def walk(self) -> list[Instruction]:
         """Return all instructions, including those that free values."""
@@ -87,13 +89,14 @@ class Lowering:
             emit = EMIT.get(node.op.name)
             if emit is None:
                 raise NoKernel(f"The op {node.op.name} has no kernel on this device.")
-            made = emit(self, node)
+            begin, made = len(instructions), emit(self, node)
             instructions += made if isinstance(made, list) else [made]
             for value in set(node.outputs).intersection(self.graph.hidden_outputs):
                 assert self.rows.hidden is not None
                 instructions.append(StoreHidden(value.id, self.rows.hidden))
             if values := self.values.last_read_by(node):
                 instructions.append(Forget(values))
+            self.rows_of.setdefault(str(node.outputs[0].shape[0]), set()).update(range(begin, len(instructions)))
         look_ahead([each.linear for each in instructions if hasattr(each, "linear")])
         return instructions
 
@@ -185,7 +188,8 @@ def _norm(lowering: Lowering, node: Node) -> Instruction:
     if weight is None:
         weight = torch.ones(group or node.output.dim, device=lowering.placer.device)
     norm = Norm(weight, node.attrs["eps"], bias, "layer" if node.op.name == "layer_norm" else "rms")
-    return Normalize(node.inputs[0].id, norm, group, node.output.id)
+    (x,) = node.inputs
+    return Normalize(x.id, norm, group, node.output.id, keeps=not lowering.is_last_reader(node, x))
 
 
 def _linear(lowering: Lowering, node: Node) -> Instruction:
@@ -252,10 +256,6 @@ def _attention_latent(lowering: Lowering, node: Node) -> Instruction:
     spec = lowering.graph.caches[node.cache]
     assert isinstance(spec, Latent)
     return lower_latent(node, spec, lowering.placer, lowering.caches, lowering.fixed_chunk)
-
-
-def _attention_bidirectional(lowering: Lowering, node: Node) -> Instruction:
-    return lower_bidirectional(node, lowering.placer)
 
 
 def _recurrent(lowering: Lowering, node: Node) -> Instruction:
@@ -360,7 +360,9 @@ EMIT: dict[str, Emit] = {
     **dict.fromkeys(("experts", "experts_add"), _experts),
     **dict.fromkeys(("attention", "attention_shared"), _attention),
     "attention_latent": _attention_latent,
-    "attention_bidirectional": _attention_bidirectional,
+    "attention_bidirectional": lambda lowering, node: lower_bidirectional(node, lowering.placer),
+    "attention_source": lower_attention_source,
+    "shift_tokens": lower_shift_tokens,
     **dict.fromkeys(RECURRENT, _recurrent),
     "log_decay": _log_decay,
     "qkv_attention": _qkv_attention,

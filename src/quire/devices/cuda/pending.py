@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.devices.base import StepOutput
-from quire.ops.batch import Draws
+from quire.ops.batch import Batch, Draws
 
 Array = NDArray[Any]
 
@@ -55,6 +55,17 @@ class HostLogits(NamedTuple):
     logits: Tensor | None = None  # of the step; None: there is nothing to copy
     at: Tensor | None = None  # int64, the rows to copy; None: the first ones
 
+    @classmethod
+    def of(cls, batch: Batch, logits: Tensor | None, vocab_size: int) -> HostLogits:
+        """Allocate the copy for a step."""
+        host_sampled = None if batch.draws is None else np.flatnonzero(batch.draws.rows < 0)
+        if logits is None or (host_sampled is not None and not len(host_sampled)):
+            return cls(torch.empty((0, vocab_size)))
+        if host_sampled is None:
+            return cls(logits.new_empty((len(batch.logits_at), vocab_size)), logits)
+        at = torch.from_numpy(host_sampled).to(logits.device)
+        return cls(logits.new_empty((len(host_sampled), vocab_size)), logits, at)
+
     def fill(self) -> None:
         """Copy the step's logits, after they are computed."""
         if self.logits is not None and self.at is not None:
@@ -76,6 +87,7 @@ class CudaPending:
     is_typical: bool = True  # False: the next step of its sizes will be faster, as its graph is captured then
     bits: Tensor | None = None  # int32 [masks, words] buffer of the masks
     hidden: Tensor | None = None  # [T, dim] rows for the host
+    pooled: Tensor | None = None  # [P, dim] vectors or scores; None: the program computes none
     _output: StepOutput | None = None
 
     def mask(self, bits: Array) -> None:
@@ -94,6 +106,15 @@ class CudaPending:
             tokens = self.staging.tokens[: self.num_logits].numpy().copy() if self.draws is not None else None
             logits = None if self.logits is None else self.logits.cpu().numpy()
             hidden = None if self.hidden is None else self.hidden.float().cpu().numpy()
-            self._output = StepOutput(logits, tokens=tokens, hidden=hidden, seconds=seconds, is_typical=self.is_typical)
-            self.logits = self.hidden = None
+            pooled = None if self.pooled is None else self.pooled.float().cpu().numpy()
+            self._output = StepOutput(
+                logits, tokens=tokens, pooled=pooled, hidden=hidden, seconds=seconds, is_typical=self.is_typical
+            )
+            self.logits = self.hidden = self.pooled = None
         return self._output
+
+
+def mask_buffer(draws: Draws | None, vocab_size: int, device: torch.device) -> Tensor:
+    """Allocate the masks of a step [masks, words], uint32 as int32."""
+    num_masks = 0 if draws is None else int(np.count_nonzero(draws.masked))
+    return torch.empty((num_masks, -(-vocab_size // 32)), dtype=torch.int32, device=device)

@@ -39,11 +39,12 @@ class Normalize:
     norm: Norm
     group: int  # numbers that are normed together; 0: all
     out: int
+    keeps: bool = True  # the value is read again
 
     def __call__(self, run: Run) -> None:
         x = run.values[self.value]
         if self.group in (0, x.shape[1]):
-            run.values[self.out] = add_norm(x, run.pending.pop(self.value, None), self.norm)
+            run.values[self.out] = add_norm(x, run.pending.pop(self.value, None), self.norm, keeps=self.keeps)
         else:
             run.values[self.out] = norm_groups(run.whole(self.value), self.norm, self.group)
 

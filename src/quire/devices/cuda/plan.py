@@ -30,8 +30,9 @@ def state_bytes(graph: Graph, limits: Limits) -> int:
 def values_of_blocks(graph: Graph, limits: Limits) -> int:
     """Return the numbers of all KV blocks, with one for padding in each group; of all tokens at least a context's."""
     groups = cache_groups(graph.caches, [each.window for each in limits.windows])
-    counts = [limits.num_blocks or limits.max_blocks, *(each.num_blocks for each in limits.windows)]
-    members = [groups.tokens, *(each.caches for each in groups.windows)]
+    windows = [each.num_blocks for each in limits.windows]
+    counts = [limits.num_blocks or limits.max_blocks, *windows, limits.num_source_blocks]
+    members = [groups.tokens, *(each.caches for each in groups.windows), groups.sources]
     per_token = (sum(graph.caches[layer].values_per_token for layer in layers) for layers in members)
     return limits.block_tokens * sum(values * (1 + count) for values, count in zip(per_token, counts, strict=True))
 

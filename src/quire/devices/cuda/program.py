@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -25,35 +24,32 @@ from quire.devices._triton.attention import AttentionWork
 from quire.devices._triton.attention_work import AttentionKind, WorkCounts, WorkLimits, aligned, work_size
 from quire.devices._triton.chain import compile_ahead
 from quire.devices._triton.rope import TokenPlacement
-from quire.devices.base import DraftCapacity, Limits
-from quire.ops.batch import Batch, Draws
+from quire.devices.base import DraftCapacity, Limits, Program
+from quire.ops.batch import Batch
 from quire.types.errors import OutOfDeviceMemory
 
 from . import FACTS
 from .attention import AttendsWide
 from .caches import Caches
-from .capture import Buckets, CapturedStep, GraphKind, capture, idle_captures
+from .capture import CAPTURED_AT, Buckets, CapturedStep, GraphKind, capture, idle_captures
 from .drafted import ROW_TOKENS, SINGLY, TOGETHER, are_separate, has_drafts, max_tokens, with_drafts
-from .experts import Experts
 from .extra_rows import RowBuffers
+from .formats import matrix_formats
 from .host_experts import HostExperts
 from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, StepSplit, fill, of_groups
-from .instructions import AddProduct, Attend, Gate, Head, Instruction, Run
-from .int4 import Int4Linear
-from .latent import AttendLatent
-from .linear import Linear
+from .instructions import Instruction, Run
+from .moved_blocks import BlockCopies, MovesCudaBlocks
 from .out_of_memory import convert_out_of_memory, state_failure
 from .partials import allocate_partials
-from .pending import CudaPending, HostLogits, Staging
-from .plain import Multiply
+from .pending import CudaPending, HostLogits, Staging, mask_buffer
 from .sampler import DeviceSampler, sampling_mode
+from .sources import BEYOND, compute_pairs, source_blocks, store_pairs
 from .tune import GraphTimer, Tuner, wall_clock
 from .tuned_table import TunedTable
-from .variants import InstructionList, Variant, variant_within
+from .variants import InstructionList, OutputValues, Variant, variant_within
 
 logger = logging.getLogger("quire.devices.cuda")
 Array = NDArray[Any]
-CAPTURED_AT = 2  # uses: a kind of step that occurs once is not worth the time of a capture
 IDLE_BYTES = 1 << 30  # free memory below which nothing more is captured in idle time
 
 
@@ -62,16 +58,12 @@ def _has_room() -> bool:
     return not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] > IDLE_BYTES
 
 
-def _format(weight: Tensor) -> str:
-    return str(weight.dtype).removeprefix("torch.")
-
-
 @dataclass(slots=True, eq=False)
-class CudaProgram:
+class CudaProgram(MovesCudaBlocks):
     """Owns the instructions, the KV cache and all buffers of one model."""
 
     instructions: list[Instruction]
-    output: int  # the value that has the logits
+    outputs: OutputValues
     caches: Caches
     limits: Limits
     work: StepSplit
@@ -86,6 +78,7 @@ class CudaProgram:
     rows: RowBuffers = field(default_factory=RowBuffers)  # features and hidden rows
     step_bytes: int = 0  # of the values that the largest step holds at once
     max_in_flight: int = FACTS.steps_in_flight
+    layout: str = ""  # what the bytes of KV blocks depend on; set by the device
     _buckets: Buckets = field(init=False)
     _drafted_buckets: Buckets = field(init=False)
     num_padded: int = 0  # padding rows computed so far
@@ -94,6 +87,7 @@ class CudaProgram:
     )  # None: there was no memory for it
     _uses: Counter[tuple[int, GraphKind]] = field(default_factory=Counter)
     _stream: Any = None
+    _copies: BlockCopies | None = None
     _tuner: Tuner | None = None
     _pool: Any = None  # of the memory of all graphs
     _staging: list[Staging] = field(init=False)
@@ -101,6 +95,7 @@ class CudaProgram:
     _numbers: Tensor = field(init=False)
     _floats: Tensor = field(init=False)
     _partials: dict[AttentionKind, tuple[Tensor, Tensor]] = field(init=False)
+    _beyond: Tensor = field(init=False)  # int32 [max_tokens] positions behind every source, which hide none of its keys
 
     def __post_init__(self) -> None:
         limits, is_cuda = self.limits, self.device.type == "cuda"
@@ -110,11 +105,13 @@ class CudaProgram:
         fixed = (2 + num_groups) * aligned(limits.max_tokens) + 8 * aligned(limits.max_logits)
         drafted = sum(work_size(with_drafts(each, limits)) for each in self.work.attention.values())
         work = max(self.work.size(limits.max_tokens, limits.max_rows), drafted)
-        size = fixed + work + num_groups * limits.max_rows * limits.max_blocks
+        tables = num_groups * limits.max_blocks + source_blocks(limits)
+        size = fixed + work + limits.max_rows * tables
         self._staging = [Staging.make(size, limits.max_logits, is_cuda) for _ in range(FACTS.steps_in_flight + 1)]
         self._numbers = torch.zeros(size, dtype=torch.int32, device=self.device)
         self._floats = self._numbers.view(torch.float32)
         self._partials = allocate_partials(self.work.attention, limits, self.device)
+        self._beyond = torch.full((limits.max_tokens,), BEYOND, dtype=torch.int32, device=self.device)
         if is_cuda:
             self._stream, self._pool = torch.cuda.Stream(self.device), torch.cuda.graph_pool_handle()
 
@@ -132,19 +129,7 @@ class CudaProgram:
     @property
     def formats(self) -> dict[str, int]:
         """Weights of all matrices, the head included, by the format in which they are multiplied."""
-        found: Counter[str] = Counter()
-        for each in self.instructions:
-            linear = each.linear if isinstance(each, Attend | AddProduct | Gate | Head | Multiply) else None
-            if isinstance(each, Experts):
-                for part in (each.linear.inward, each.linear.outward):
-                    found[part.format_name] += part.num_weights
-            elif isinstance(linear, Int4Linear):
-                found["int4"] += prod(linear.weight.shape)
-            elif isinstance(linear, Linear):
-                found[_format(linear.weight)] += linear.weight.numel()
-            if isinstance(each, AttendLatent):
-                found[_format(each.keys)] += each.keys.numel() + each.values.numel()
-        return dict(found)
+        return matrix_formats(self.instructions)
 
     def on_stream(self) -> Any:
         """Return the context in which all work is started."""
@@ -160,7 +145,9 @@ class CudaProgram:
         self._next = (self._next + 1) % len(self._staging)
         sizes = StepSizes(len(batch.token_ids), len(batch.lengths), len(batch.logits_at))
         if has_drafts(batch) and self.work.states is None:
-            sizes = sizes._replace(drafts=self._drafts_of(sizes.tokens, are_separate(batch, self.limits.block_tokens)))
+            sizes = sizes._replace(
+                drafts=self._drafts_of(sizes.tokens, partial(are_separate, batch, self.limits.block_tokens))
+            )
         if sizes.drafts == SINGLY and len(batch.groups):
             batch = replace(batch, groups=batch.groups[:0])
         mode = sampling_mode(batch.draws)
@@ -168,7 +155,7 @@ class CudaProgram:
             if self.hosted is not None:
                 self.hosted.before_step()
             kind = GraphKind(bool(len(batch.groups)), "none" if mode == "masked" else mode, sizes.drafts)
-            bucket = self._buckets_of(kind).find(sizes) if self.captures else None
+            bucket = self._buckets_of(kind).find(sizes) if self.captures and not len(batch.pools) else None
             is_typical = bucket is None or (bucket, kind) in self._captured
             captured = None if bucket is None else self._captured_for(bucket, kind)
             if staging.began is not None:
@@ -180,24 +167,36 @@ class CudaProgram:
             for group, copies in enumerate(of_groups(batch, "copies")):
                 if len(copies):
                     self.caches.copy(copies, group)
+            pooled: Tensor | None = None
             if captured is not None:
-                host_logits = self._host_logits(batch, captured.logits)
+                host_logits = HostLogits.of(batch, captured.logits, self.sampler.vocab_size)
                 logits: Tensor | None = captured.replay()
                 host_logits.fill()
             else:
-                logits = self._forward_once(inputs, counts, sizes)
-                host_logits = self._host_logits(batch, logits)
+                logits, pooled = self._forward_once(inputs, counts, sizes, batch)
+                host_logits = HostLogits.of(batch, logits, self.sampler.vocab_size)
                 host_logits.fill()
                 if mode in ("greedy", "any") and logits is not None:
                     self.sampler.sample(logits, inputs, mode, None)
             pending = CudaPending(self, staging, sizes.logits, batch.draws, host_logits.copy, None, is_typical)
-            pending.hidden = self.rows.take(sizes.tokens)
+            pending.hidden = self.rows.take(sizes.tokens) if batch.keeps_hidden else None
+            pending.pooled = pooled if pooled is not None else self.outputs.no_vectors
             if mode == "masked" and logits is not None:
-                held, bits = logits, self._mask_buffer(batch.draws)
+                held, bits = logits, mask_buffer(batch.draws, self.sampler.vocab_size, self.device)
                 pending.bits, pending.sample = bits, lambda: self.sampler.sample(held, inputs, mode, bits)
             else:
                 self.send_back(pending)
             return pending
+
+    def store_source(self, slots: Array, pairs: Array) -> None:
+        """Store keys and values of some tokens of sources."""
+        with self.on_stream(), torch.no_grad():
+            store_pairs(self.caches, slots, torch.from_numpy(pairs).to(self.device))
+
+    def compute_source(self, batch: Batch, slots: Array, encoder: Program, pairs: Program) -> None:
+        """Run the encoder, then the pairs of its output, and store them: all on the device, before the next step."""
+        with self.on_stream(), torch.no_grad():
+            convert_out_of_memory(lambda: compute_pairs(self.caches, batch, slots, (encoder, pairs)))
 
     def use_idle_time(self) -> bool:
         """Move experts; capture the next bucket, once a step could have used one; then tune, if tuning is on.
@@ -218,7 +217,7 @@ class CudaProgram:
         return True
 
     def _idle_captures(self) -> Iterator[tuple[int, GraphKind]]:
-        return idle_captures(self._buckets, self._drafted_buckets, partial(self._drafts_of, is_separate=True))
+        return idle_captures(self._buckets, self._drafted_buckets, self._drafts_of)
 
     def tune(self) -> Iterator[str]:
         """Time all tuning candidates, and store the fastest for the next start."""
@@ -273,7 +272,8 @@ class CudaProgram:
                 return variant.num_ctas
             return each.num_ctas if sizes.rows < each.narrow_budget else 0
 
-        limits = {"max_tokens": sizes.tokens, "max_rows": sizes.rows, "split_tokens": ROW_TOKENS if sizes.drafts else 0}
+        split = ROW_TOKENS if sizes.drafts else 0
+        limits: dict[str, Any] = {"max_tokens": sizes.tokens, "max_rows": sizes.rows, "split_tokens": split}
         attention = {kind: replace(each, num_ctas=blocks(each), **limits) for kind, each in self.work.attention.items()}
         if sizes.drafts == SINGLY:
             attention = {kind: replace(each, narrow_queries=each.group) for kind, each in attention.items()}
@@ -287,38 +287,25 @@ class CudaProgram:
         if staging.done is not None:
             staging.done.record()
 
-    def _host_logits(self, batch: Batch, logits: Tensor | None) -> HostLogits:
-        """Allocate the copy of the logits that the host samples from."""
-        vocab, count = self.sampler.vocab_size, len(batch.logits_at)
-        host_sampled = None if batch.draws is None else np.flatnonzero(batch.draws.rows < 0)
-        if logits is None or (host_sampled is not None and not len(host_sampled)):
-            return HostLogits(torch.empty((0, vocab)))
-        if host_sampled is None:
-            return HostLogits(logits.new_empty((count, vocab)), logits)
-        return HostLogits(
-            logits.new_empty((len(host_sampled), vocab)), logits, torch.from_numpy(host_sampled).to(self.device)
-        )
-
-    def _mask_buffer(self, draws: Draws | None) -> Tensor:
-        """Allocate the masks [masks, words], uint32 as int32."""
-        num_masks = 0 if draws is None else int(np.count_nonzero(draws.masked))
-        return torch.empty((num_masks, -(-self.sampler.vocab_size // 32)), dtype=torch.int32, device=self.device)
-
-    def _forward(self, inputs: Inputs, counts: Mapping[AttentionKind, WorkCounts], sizes: StepSizes) -> Tensor | None:
-        """Compute a step with the first variant that supports it; return its logits, if it has any."""
+    def _forward(
+        self, inputs: Inputs, counts: Mapping[AttentionKind, WorkCounts], sizes: StepSizes, batch: Batch | None = None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Compute a step with the first variant that supports it; return its logits and vectors, if it has any."""
         run, variant = self._run(inputs, counts, sizes), variant_within(self.variants, sizes)
-        if variant is not None and sizes.logits == sizes.tokens and variant.supports(run):
-            return variant(run)
-        return InstructionList(self.instructions, self.output)(run, has_logits=sizes.logits > 0)
+        if batch is not None and len(batch.pools):
+            run.pools = torch.from_numpy(batch.pools).to(self.device)
+        elif variant is not None and sizes.logits == sizes.tokens and variant.supports(run):
+            return variant(run), None
+        return InstructionList(self.instructions, self.outputs)(run, has_logits=sizes.logits > 0)
 
     def _forward_once(
-        self, inputs: Inputs, counts: Mapping[AttentionKind, WorkCounts], sizes: StepSizes
-    ) -> Tensor | None:
+        self, inputs: Inputs, counts: Mapping[AttentionKind, WorkCounts], sizes: StepSizes, batch: Batch
+    ) -> tuple[Tensor | None, Tensor | None]:
         """Compute a step. One that changes states cannot be launched again: its memory is reserved first."""
         if self.work.states is None:
-            return self._forward(inputs, counts, sizes)
+            return self._forward(inputs, counts, sizes, batch)
         torch.empty(self.step_bytes * sizes.tokens // self.limits.max_tokens, dtype=torch.uint8, device=self.device)
-        return convert_out_of_memory(lambda: self._forward(inputs, counts, sizes), state_failure)
+        return convert_out_of_memory(lambda: self._forward(inputs, counts, sizes, batch), state_failure)
 
     def _run(self, inputs: Inputs, counts: Mapping[AttentionKind, WorkCounts], sizes: StepSizes) -> Run:
         work = {
@@ -331,13 +318,13 @@ class CudaProgram:
         run.merges = any(each.partials for each in counts.values())
         run.is_decode, run.is_single = sizes.tokens == sizes.rows and not sizes.drafts, sizes.drafts == SINGLY
         run.expands = any(each.has_expanded for each in counts.values())
-        run.wide, run.states = self.wide, inputs.states
+        run.wide, run.states, run.beyond = self.wide, inputs.states, self._beyond
         return run
 
-    def _drafts_of(self, num_tokens: int, is_separate: bool) -> str:
-        """Return how attention of a step with drafts is planned."""
-        variant = variant_within(self.variants, StepSizes(num_tokens, 1, num_tokens)) if is_separate else None
-        return SINGLY if variant is not None and variant.row_tokens >= ROW_TOKENS else TOGETHER
+    def _drafts_of(self, num_tokens: int, is_separate: Callable[[], bool] = lambda: True) -> str:
+        """Return how attention of a step with drafts is planned. `is_separate` is asked only if it matters."""
+        variant = variant_within(self.variants, StepSizes(num_tokens, 1, num_tokens))
+        return SINGLY if variant is not None and variant.row_tokens >= ROW_TOKENS and is_separate() else TOGETHER
 
     def _buckets_of(self, kind: GraphKind) -> Buckets:
         return self._drafted_buckets if kind.drafts else self._buckets
@@ -385,7 +372,7 @@ class CudaProgram:
         }
 
         def whole() -> Tensor:
-            logits = self._forward(inputs, most, padded)
+            logits, _ = self._forward(inputs, most, padded)
             assert logits is not None
             if kind.mode != "none":
                 self.sampler.sample(logits, inputs, kind.mode, None)

@@ -70,7 +70,11 @@ class ProductKey(NamedTuple):
 MEASURED_ON = ("H100", "H200")
 MEASURED: dict[ProductKey, TileChoice] = {
     ProductKey(6144, 4096, 2, False, FEW_TOKENS): Tile(64, 128, FEW_TOKENS, 4, 4, 3),
-    ProductKey(4096, 4096, 2, False, FEW_TOKENS): Tile(32, 256, FEW_TOKENS, 1, 2, 4),
+    ProductKey(4096, 4096, 2, False, FEW_TOKENS): Tile(64, 128, FEW_TOKENS, 4, 4, 4),
+    ProductKey(12352, 4096, 2, False, FEW_TOKENS): Tile(64, 128, FEW_TOKENS, 1, 4, 3),
+    ProductKey(24576, 4096, 2, True, FEW_TOKENS): Tile(64, 64, FEW_TOKENS, 2, 4, 4),
+    ProductKey(4096, 12288, 2, False, FEW_TOKENS): Tile(16, 512, FEW_TOKENS, 1, 1, 4),
+    ProductKey(248320, 4096, 2, False, FEW_TOKENS): Tile(64, 128, FEW_TOKENS, 1, 4, 3),
     ProductKey(5120, 2048, 2, False, FEW_TOKENS): Tile(64, 128, FEW_TOKENS, 4, 4, 3),
     ProductKey(2048, 4096, 2, False, FEW_TOKENS): Tile(64, 256, FEW_TOKENS, 4, 4, 3),
     ProductKey(5120, 2880, 2, False, FEW_TOKENS): Tile(64, 128, FEW_TOKENS, 4, 4, 3),
@@ -86,6 +90,9 @@ MEASURED: dict[ProductKey, TileChoice] = {
     ProductKey(4096, 4096, 2, False, 32): Tile(64, 256, 32, 2, 4, 3),
     ProductKey(28672, 4096, 2, True, 32): Tile(64, 64, 32, 1, 4, 4),
     ProductKey(4096, 14336, 2, False, 32): Tile(64, 256, 32, 2, 4, 3),
+    ProductKey(12352, 4096, 2, False, 32): Tile(64, 128, 32, 1, 4, 3),
+    ProductKey(4096, 12288, 2, False, 32): Tile(64, 256, 32, 2, 4, 3),
+    ProductKey(248320, 4096, 2, False, 32): Tile(64, 128, 32, 1, 4, 3),
     ProductKey(6144, 4096, 1, False, 32): Tile(64, 256, 32, 2, 4, 4),
     ProductKey(28672, 4096, 1, True, 32): Tile(64, 128, 32, 1, 4, 4),
     ProductKey(28672, 4096, 2, True, 64): Tile(64, 64, 64, 1, 4, 4),

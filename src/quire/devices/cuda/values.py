@@ -53,7 +53,7 @@ class HeldValues:
     """How long each value of a graph is held, and which are float32."""
 
     def __init__(self, graph: Graph) -> None:
-        self._outputs = {graph.output.id, *(value.id for value in graph.hidden_outputs)}
+        self._outputs = {graph.output.id, *(value.id for value in graph.outputs.values())}
         self.readers: dict[int, list[Node]] = {}
         for node in graph.nodes:
             for value in node.inputs:
@@ -62,6 +62,8 @@ class HeldValues:
         for node in reversed(graph.nodes):
             if node.op.name in AFTER_LOGITS and node.output.id in self._float32:
                 self._float32.add(node.inputs[0].id)
+        pools = {node.output.id for node in graph.nodes if node.op.name == "pool"}
+        self._float32 |= pools.intersection(self._outputs)
         decays = (node.output.id for node in graph.nodes if node.op.name == "log_decay")
         self._float32 |= {
             decay for decay in decays if all(node.op.name == "delta_rule" for node in self.readers.get(decay, []))
@@ -91,10 +93,10 @@ class HeldValues:
         )
 
     def is_float32(self, value: Value) -> bool:
-        """Is a value logits, or do logits come from it number by number? Or is it the decay of states?"""
+        """Is a value logits, or do logits come from it number by number? Or is it pooled, or the decay of states?"""
         return value.id in self._float32
 
 
 def _takes_gaps(node: Node) -> bool:
     is_whole_norm = node.op.name == "rms_norm" and node.attrs["group"] in (0, node.output.dim)
-    return is_whole_norm or node.op.name in ("rope", "attention_latent", *READ_GAPS)
+    return is_whole_norm or node.op.name in ("rope", "attention_latent", "attention_bidirectional", *READ_GAPS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -45,18 +45,36 @@ def variant_within(variants: Sequence[Variant], sizes: StepSizes) -> Variant | N
     return next((each for each in variants if sizes.rows <= each.max_rows and sizes.tokens <= each.max_tokens), None)
 
 
+class OutputValues(NamedTuple):
+    """The values that a program returns, and which instructions compute rows of logits or of vectors alone."""
+
+    logits: int | None  # None: it computes none
+    pooled: int | None = None  # vectors or scores of pools; None: it computes none
+    no_vectors: Tensor | None = None  # [0, dim]: those of a step without pools
+    of_logits: frozenset[int] = frozenset()  # indices of instructions
+    of_pools: frozenset[int] = frozenset()
+
+
 @dataclass(slots=True, eq=False)
 class InstructionList:
     """The variant that supports every step."""
 
     instructions: list[Instruction]
-    output: int  # the value that has the logits
+    outputs: OutputValues
 
-    def __call__(self, run: Run, has_logits: bool = True) -> Tensor | None:
-        """Run all instructions, or, for a step without logits, those up to the last write to a cache."""
-        for instruction in self.instructions if has_logits else self.instructions[: self._tail]:
-            instruction(run)
-        return run.values[self.output] if has_logits else None
+    def __call__(self, run: Run, has_logits: bool = True) -> tuple[Tensor | None, Tensor | None]:
+        """Run all instructions that the step needs; return its logits and its vectors, if it has any.
+
+        For a step without either, these are the ones up to the last write to a cache.
+        """
+        has_pools, outputs = run.pools is not None, self.outputs
+        skipped = outputs.of_pools if not has_pools else frozenset() if has_logits else outputs.of_logits
+        count = len(self.instructions) if has_logits or has_pools else self._tail
+        for index, instruction in enumerate(self.instructions[:count]):
+            if index not in skipped:
+                instruction(run)
+        logits = run.values[outputs.logits] if has_logits and outputs.logits is not None else None
+        return logits, run.whole(outputs.pooled) if has_pools and outputs.pooled is not None else None
 
     @property
     def _tail(self) -> int:

@@ -10,7 +10,9 @@ import numpy as np
 from quire.devices._triton.state_work import NO_SLOT
 from quire.devices.base import Limits
 from quire.ops.batch import Batch, Draws, RowPart, StateSlots
+from quire.ops.pool import MEAN, SUM
 
+from .sources import source_blocks
 from .tiles import BUCKETS
 
 UNSTREAMED = BUCKETS[-1] + 1  # tokens
@@ -52,12 +54,29 @@ def warm_up_steps(limits: Limits, token_counts: Iterable[int] = ()) -> Iterator[
         yield replace(batch, groups=np.array([(0, row, shared) for row in range(many)], np.int32))
 
 
+def whole_text_steps(limits: Limits) -> Iterator[Batch]:
+    """Yield steps of one whole text, one in each bucket of products, as an encoder runs them."""
+    counts = {1 + each for each in (0, *BUCKETS)} | {UNSTREAMED + 15}  # kernels differ by whether 16 divides the tokens
+    for count in sorted({min(each, limits.max_tokens) for each in counts}):
+        batch = Batch.of([RowPart([0] * count, 0, range(-(-count // limits.block_tokens)), count)], limits.block_tokens)
+        yield replace(batch, pools=np.array([(0, count, MEAN)], np.int32), token_types=np.zeros(count, np.int32))
+
+
+def with_pools(steps: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield the steps, and again as steps that also pool a token."""
+    for batch in steps:
+        yield batch
+        yield replace(batch, pools=np.array([(0, 1, SUM)], np.int32))
+
+
 def _step(rows: Sequence[tuple[int, int]], limits: Limits, temperature: float = 0.0) -> Batch:
     """Return a step of rows with (computed, new) tokens. All rows write to the same blocks and to the state for
     padding, which are never read."""
     blocks = list(range(max(-(-(computed + new) // limits.block_tokens) for computed, new in rows)))
     windows = [[block % each.num_blocks for block in blocks] for each in limits.windows]
-    parts = [RowPart([0] * new, computed, blocks, windows=windows) for computed, new in rows]
+    held = source_blocks(limits)
+    source = (held * limits.block_tokens, range(held)) if held else None
+    parts = [RowPart([0] * new, computed, blocks, windows=windows, source=source) for computed, new in rows]
     batch = Batch.of(parts, limits.block_tokens)
     count = len(rows)
     numbers = np.zeros(count, np.float32)

@@ -67,6 +67,7 @@ class WideAttention:
         None: there is none, or heads differ.
         """
         attends = [each for each in instructions if isinstance(each, Attend | AttendCache)]
+        attends = [each for each in attends if not each.kind.is_source]
         plain = [each for each in attends if each.fixed_chunk is None and each.terms.is_plain]
         kinds = {each.kind: each.layer for each in plain if each.kind.reach is None}
         if len(kinds) != 1:
