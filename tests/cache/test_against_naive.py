@@ -190,7 +190,7 @@ class CacheAgainstNaive(RuleBasedStateMachine):
 
 
 TestCacheAgainstNaive = CacheAgainstNaive.TestCase
-TestCacheAgainstNaive.settings = settings(max_examples=600, stateful_step_count=30, deadline=None)
+TestCacheAgainstNaive.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
 TestCacheAgainstNaive.pytestmark = [pytest.mark.pure, pytest.mark.timeout(600)]
 
 

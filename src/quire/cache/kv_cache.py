@@ -8,9 +8,7 @@
     release  the request needs its blocks no longer    sealed ones stay cached, also the last, partly filled one
 
 A block is filled by one request; what others find of it is never written again. A request that needs only the head of a
-block gets a copy of it, so a hit is exact to the token.
-
-`pins`, `sessions` and `resizing` are parts with their own verbs.
+block gets a copy of it, so a hit is exact to the token. `pins`, `sessions`, `resizing` and `moving` have own verbs.
 """
 
 from __future__ import annotations
@@ -27,6 +25,7 @@ from quire.cache.explain import Explanation, explain
 from quire.cache.history import History, stored_block
 from quire.cache.leaders import Leaders
 from quire.cache.lease import Hit, Lease
+from quire.cache.moving import Moving
 from quire.cache.pins import Pins
 from quire.cache.radix import NO_BLOCK, PrefixTree, root_of
 from quire.cache.resizing import Resizing
@@ -72,6 +71,7 @@ class KVCache:
         self._leases: dict[int, Lease] = {}
         self._leaders = Leaders(tree, num_states > 0)
         self._writer = TreeWriter(tree, self._pool, self._columns, self.pins, self._leaders, self.history)
+        self.moving = Moving(tree, self._pool, self.sessions, self._columns, self._writer, self.pending)
         self._queried_tokens = self._hit_tokens = 0
         self.sources: SourcePool | None = None  # of a model with an encoder: what that has computed
 

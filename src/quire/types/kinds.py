@@ -12,6 +12,7 @@ class RequestKind(StrEnum):
     EMBED = "embed"  # a vector
     SCORE = "score"  # how well two texts belong together
     CLASSIFY = "classify"  # a number for each class
+    ALIGN = "align"  # where in its source each token of a text is: queries of tokens, and keys of the source
 
 
 class PoolKind(StrEnum):

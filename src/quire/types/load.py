@@ -31,6 +31,10 @@ class LoadReport:
     computed_tokens: int = 0  # since the start of the engine
     hit_tokens: int = 0  # since the start of the engine: prompt tokens found in the cache
     queried_tokens: int = 0  # since the start of the engine: prompt tokens looked up
+    role: str = "both"  # a `types.transfer.Role`
+    transfer_port: int = 0  # where other engines fetch KV blocks; 0: it sends none
+    token_bytes: int = 0  # KV bytes of a token that are sent; 0: it sends none
+    receive_rate: float = 0.0  # bytes per second in which it has received blocks
 
     @property
     def backlog_tokens(self) -> int:

@@ -1,8 +1,9 @@
 """Ollama's model parameters: their names, their types, and their meaning in `SamplingParams`.
 
 They occur in a Modelfile, in the options of a request and in the file `params` of a stored model. num_ctx is a model's
-context (text/preset.py) or a request's limit. Parameters that choose how Ollama loads a model (num_gpu, num_thread, …)
-are checked and have no effect: a model is loaded once for all requests, on the engine's device.
+context (text/preset.py) or a request's limit; pooling, which Ollama does not have, is a model's. Parameters that choose
+how Ollama loads a model (num_gpu, num_thread, …) are checked and have no effect: a model is loaded once for all
+requests, on the engine's device.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.types.errors import InvalidRequest
+from quire.types.kinds import PoolKind
 from quire.types.sampling_values import MAX_INT
 
 WHOLE = (
@@ -25,6 +27,7 @@ KINDS: Mapping[str, str] = {
     **dict.fromkeys(REAL, "a number"),
     "use_mmap": "true or false",
     "stop": "text",
+    "pooling": " or ".join(PoolKind),  # how the vectors of a text's tokens become one
 }
 DROPPED = (  # by Ollama
     *("mirostat", "mirostat_tau", "mirostat_eta", "tfs_z", "penalize_newline", "low_vram", "f16_kv", "logits_all"),
@@ -41,6 +44,8 @@ def parameter_of(name: str, text: str) -> Any:
     check_name(name)
     if name == "stop":
         return text
+    if name == "pooling":
+        return check_parameters({name: text})[name]
     try:
         if name == "use_mmap":
             return _truth(text)
@@ -63,6 +68,8 @@ def check_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
             if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
                 raise _wrong(name, value)
             checked[name] = list(stops)
+        elif name == "pooling" and value in tuple(PoolKind):
+            checked[name] = str(value)
         elif name == "use_mmap" and isinstance(value, bool):
             checked[name] = value
         elif is_number and name in REAL:

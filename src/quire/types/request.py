@@ -28,6 +28,7 @@ from quire.types.sampling_values import (
 )
 from quire.types.source import EncoderInput
 from quire.types.speech_rules import SpeechRules
+from quire.types.transfer import PrefixSource
 from quire.types.vllm_words import SAMPLING, translate
 
 T = TypeVar("T")
@@ -271,6 +272,7 @@ class GenerateRequest:
     speech: SpeechRules | None = None  # by which its tokens are sampled; None: any token may follow
     kind: RequestKind = RequestKind.GENERATE  # of other kinds, nothing is sampled: the answer is one vector
     second_at: int = 0  # where the second of two texts begins, for models that mark its tokens; 0: there is one text
+    prefix_source: PrefixSource | None = None  # another engine, from which its first blocks may be fetched
     # For a request whose engine died: the output of each sample so far; None: that sample is finished.
     resumed: tuple[tuple[int, ...] | None, ...] = ()
 

@@ -48,6 +48,11 @@ def decode_part(request_id: str, row: int, start: int, new_blocks: tuple[int, ..
     return new_tuple(Part, (request_id, row, start, None, 1, new_blocks, False, False, 0))
 
 
+def draft_part(request_id: str, row: int, start: int, tokens: tuple[int, ...]) -> Part:
+    """Return the part of a request's newest token and drafts, all of which yield logits."""
+    return new_tuple(Part, (request_id, row, start, tokens, len(tokens), (), False, False, 0))
+
+
 @dataclass(frozen=True, slots=True)
 class Join:
     """A request takes a row: what the device needs before the request's first part."""
@@ -190,7 +195,11 @@ class Outcome(NamedTuple):
 
 
 def token_outcome(
-    request_id: str, sample: int, tokens: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...]
+    request_id: str,
+    sample: int,
+    tokens: tuple[int, ...],
+    logprobs: tuple[TokenLogprobs, ...],
+    drafts: tuple[DraftCount, ...] = (),
 ) -> Outcome:
-    """Return the outcome of a plain decode: sampled tokens of a request that continues."""
-    return new_tuple(Outcome, (request_id, sample, tokens, logprobs, None, None, 0, 0, (), 0.0, (), b""))
+    """Return the outcome of a decoding step: sampled tokens of a request that continues."""
+    return new_tuple(Outcome, (request_id, sample, tokens, logprobs, None, None, 0, 0, (), 0.0, drafts, b""))

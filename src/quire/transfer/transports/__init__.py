@@ -1,0 +1,1 @@
+"""How the bytes of blocks travel; one file each, see contract.py."""
