@@ -18,6 +18,7 @@ from quire.types.formats import ACTIVATION_FORMATS, AUTO, CONVERSIONS, KV_FORMAT
 from quire.types.gateway_settings import GatewayConfig, JoinConfig
 from quire.types.sampling_values import OFF
 from quire.types.setting import BadSetting, Setting, setting
+from quire.types.transfer import TransferConfig, check_transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +317,7 @@ class Config:
     serve: ServeConfig = field(default_factory=ServeConfig)
     join: JoinConfig = field(default_factory=JoinConfig)
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
+    transfer: TransferConfig = field(default_factory=TransferConfig)
 
 
 def settings() -> Iterator[Setting]:
@@ -347,6 +349,7 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
         mine = {name: value for name, value in values.items() if declared[name].section == section.name}
         config = replace(config, **{section.name: replace(getattr(config, section.name), **mine)})
     expert_bytes_on_host(config.weights.experts_on_host)  # refuses what it cannot read
+    check_transfers(config.transfer)
     if config.scheduler.max_step_tokens < config.scheduler.max_rows:
         raise BadSetting(
             f"max_step_tokens is {config.scheduler.max_step_tokens} and max_rows is {config.scheduler.max_rows}. Every "
@@ -374,6 +377,11 @@ def home_folder(config: Config, environ: Mapping[str, str] | None = None, platfo
         given = environ.get("XDG_DATA_HOME", "")
         base = given if Path(given).is_absolute() else Path.home() / ".local" / "share"
     return Path(base) / "quire"
+
+
+def child_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of this process, with further variables, for a child."""
+    return {**os.environ, **more}
 
 
 def reference() -> str:

@@ -14,7 +14,9 @@ from quire.devices.cpu import device
 from quire.engine import process
 from quire.runner.flight import Flight
 from quire.runner.runner import Runner
+from quire.scheduler.model_drafts import ModelDrafts
 from quire.types.step import StepPlan
+from tests.engine.model_drafts import always_choosing
 from tests.runner.stand_in import InterpreterDevice
 
 STUCK = 125  # one whose prompt never ends: the step waits for ever
@@ -75,6 +77,25 @@ def once(inward: str, outward: str) -> None:
 def mortal(inward: str, outward: str) -> None:
     """An engine that some prompts kill, as a bug in a kernel would."""
     make_mortal()
+    main(inward, outward)
+
+
+def drafting(inward: str, outward: str) -> None:
+    """An engine whose model drafts in every step. The first one is killed in the middle of its answers."""
+    ModelDrafts.choose = always_choosing(3)  # type: ignore[method-assign]
+    was_killed = Path(inward.removeprefix("ipc://")).parent.parent / "was_killed"
+    launch = Runner.launch
+
+    def launch_or_die(runner: Runner, plan: StepPlan, *more: Any) -> Flight:
+        flight = launch(runner, plan, *more)
+        of_target = [(part, row.join) for part, row in zip(plan.parts, flight.rows, strict=True) if row.join.num_prompt]
+        if any(part.start - join.num_prompt > SLOW_TOKENS for part, join in of_target):
+            was_killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return flight
+
+    if not was_killed.exists():
+        Runner.launch = launch_or_die  # type: ignore[method-assign]
     main(inward, outward)
 
 

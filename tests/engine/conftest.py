@@ -39,6 +39,12 @@ def each_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     return name
 
 
+@pytest.fixture(params=["stand-in", "chooser-drafts"])
+def each_depth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers of this test verify drafts with one step in flight, then with two."""
+    monkeypatch.setattr(Driver, "device_name", request.param)
+
+
 @pytest.fixture
 def llm(toy_folder: Path) -> Iterator[LLM]:
     with LLM(toy_folder, device=InterpreterDevice(), num_blocks=120, max_rows=32) as opened:

@@ -13,13 +13,16 @@ from quire.models.config import CheckpointSource
 from quire.scheduler.model_drafts import DraftedText, ModelChoice, ModelDrafts
 from quire.types.request import SamplingParams
 from tests.engine.driver import Driver
-from tests.models.toys import Toy, arrays_of, as_tensors
+from tests.models.toys import VOCAB, Toy, arrays_of, as_tensors
 
 PROMPTS = [[5, 9, 11, 3, 7, 2], list(range(20, 61)), [40, 41, 42] * 7]
 
 
-def draft_always(monkeypatch: pytest.MonkeyPatch, num_drafts: int) -> None:
-    """Let the model draft so many tokens for every text in every step."""
+Choose = Callable[[ModelDrafts, Sequence[DraftedText], int, float, Callable[[int], float]], ModelChoice]
+
+
+def always_choosing(num_drafts: int) -> Choose:
+    """Return a choice of drafts: so many tokens for every text in every step."""
 
     def choose(
         self: ModelDrafts, texts: Sequence[DraftedText], num_running: int, plain: float, drafted: Callable[[int], float]
@@ -28,7 +31,12 @@ def draft_always(monkeypatch: pytest.MonkeyPatch, num_drafts: int) -> None:
         states = [text.state for text, backlog in zip(texts, backlogs, strict=True) if backlog is not None]
         return ModelChoice(states, num_drafts if states else 0, is_trial=True)
 
-    monkeypatch.setattr(ModelDrafts, "choose", choose)
+    return choose
+
+
+def draft_always(monkeypatch: pytest.MonkeyPatch, num_drafts: int) -> None:
+    """Let the model draft so many tokens for every text in every step."""
+    monkeypatch.setattr(ModelDrafts, "choose", always_choosing(num_drafts))
 
 
 def perturbed(toy: Toy, share: float, seed: int = 0) -> Toy:
@@ -57,6 +65,12 @@ class DraftDriver(Driver):
             return record(sample_id, num_drafts, tokens)
 
         speculation.record = recorded
+
+    def warm_up(self) -> DraftDriver:
+        """Answer a request and forget what was accepted: the engine drafts once a step was measured."""
+        self.answers(SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True), [[1, 2, 3]])
+        self.accepted.clear()
+        return self
 
     def answers(self, sampling: SamplingParams, prompts: Sequence[list[int]] = PROMPTS, **request: Any) -> list[Any]:
         """The tokens of every prompt, all at once."""
@@ -90,7 +104,8 @@ def accepted_by_transformers(
 
         monkeypatch.setattr(kind, "update_candidate_strategy", counted)
     ids = torch.tensor([list(prompt)])
-    words = {"max_new_tokens": num_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": 0, **generate}
+    # The padding is a token that no text has: an assistant does not read it.
+    words = {"max_new_tokens": num_tokens, "do_sample": False, "eos_token_id": None, "pad_token_id": VOCAB, **generate}
     with torch.no_grad():
         toy.torch_model.generate(ids, attention_mask=torch.ones_like(ids), **words)
     return found

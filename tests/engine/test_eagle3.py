@@ -141,6 +141,7 @@ def test_drafts_are_those_of_the_reference(has_table: bool, monkeypatch: pytest.
     assert driver.core.counters().drafted_tokens["eagle"] > 0
 
 
+@pytest.mark.usefixtures("each_depth")
 def test_seeded_text_is_that_without_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     draft_always(monkeypatch, 2)
     sampling = SamplingParams(seed=4, temperature=0.6, max_tokens=24, ignore_eos=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,21 @@ pytest.importorskip("llguidance")
 
 import llguidance
 
-from quire.engine.messages import Accepted, Cancel, Cancelled, Failed, Inward, Outward, Shutdown, Submit
+from quire.engine.messages import Accepted
 from quire.grammar import guidance
-from quire.grammar.grammar import Backend, GrammarUnavailable
-from quire.types.errors import DuplicateRequest, InvalidRequest, StepFailed
-from quire.types.output import Finished
-from quire.types.request import Constraint, ConstraintKind, FinishReason, GenerateRequest, SamplingParams
+from quire.grammar.grammar import GrammarUnavailable
+from quire.scheduler.speculation import Speculation
+from quire.types.errors import InvalidRequest, StepFailed
+from quire.types.request import Constraint, ConstraintKind, FinishReason, SamplingParams
 from quire.weights.checkpoint import open_checkpoint
-from tests.engine.driver import GREEDY_64, Driver
+from tests.engine.constrained_driver import PROMPT, ask, make_driver, regex, text_of
+from tests.engine.driver import Driver
+from tests.engine.known_drafts import KnownDrafts
 from tests.models.toys import some_tokens
 from tests.scheduler.simulator import suggest
 
 pytestmark = pytest.mark.device
 
-ENDS = (129, 130)
-PROMPT = some_tokens(21)
 WAYS = {
     "greedy": SamplingParams(temperature=0.0, max_tokens=64),
     "seeded": SamplingParams(seed=12, max_tokens=64),
@@ -43,39 +42,9 @@ WAYS = {
 FORM = r'\{"name": "[a-z]{1,12}", "(left|right)": [1-9]\d{0,3}\}'
 
 
-def regex(text: str) -> Constraint:
-    return Constraint(ConstraintKind.REGEX, text)
-
-
-def text_of(tokens: list[int]) -> str:
-    return "".join(chr(token) for token in tokens if token < 128)
-
-
 @pytest.fixture
 def make(toy_folder: Path) -> Callable[..., Driver]:
-    def driver_of(**settings: Any) -> Driver:
-        return Driver(checkpoint=open_checkpoint(toy_folder), **settings)
-
-    return driver_of
-
-
-def ask(driver: Driver, name: str, constraint: Constraint, sampling: SamplingParams = GREEDY_64, **more: Any) -> None:
-    driver.submit(name, more.pop("prompt", PROMPT), sampling, eos_token_ids=ENDS, constraint=constraint, **more)
-
-
-class Gate:
-    """Holds up the real backend of a driver until it is opened."""
-
-    def __init__(self, driver: Driver) -> None:
-        self.opened = threading.Event()
-        compiler = driver.core._grammars._compiler
-        opens = compiler._open_backend
-
-        def waits() -> Backend:
-            self.opened.wait(60)
-            return opens()
-
-        compiler._open_backend = waits
+    return partial(make_driver, toy_folder)
 
 
 # ── sampling ──
@@ -181,8 +150,45 @@ def test_drafts_change_the_number_of_steps_and_not_the_text(make: Any) -> None:
         guess = right if said % 3 else [*right[:2], *((token + 1) % 128 for token in right[2:])]
         suggest(drafted.core._scheduler, "a", 0, tuple(guess))
         drafted.step()
-    assert text_of(drafted.run().tokens("a")) == text_of(text)
+    assert drafted.run().tokens("a") == text
     assert drafted.core.counters().num_steps < plain.core.counters().num_steps
+
+
+@pytest.mark.parametrize("more", [{}, {"min_tokens": 5}, {"ignore_eos": True}, {"logprobs": 1}], ids=str)
+def test_no_end_token_follows_a_complete_text_whose_last_tokens_were_drafts(make: Any, more: dict[str, Any]) -> None:
+    driver = make(jump_forward=False, speculate="off")  # drafts come from this test alone
+    sampling = SamplingParams(seed=1, max_tokens=5, **more)
+    ask(driver, "plain", regex("[ab]{4}"), sampling)
+    expected = driver.run().tokens("plain")
+    ask(driver, "drafted", regex("[ab]{4}"), sampling)
+    while not driver.records["drafted", 0].tokens:
+        driver.step()
+    suggest(driver.core._scheduler, "drafted", 0, tuple(expected[1:]))
+    driver.step()
+    told = driver.run().records["drafted", 0]
+    assert told.tokens == expected and len(expected) == 4 and told.finish is FinishReason.STOP
+    assert [each.token for each in told.logprobs] == (expected if "logprobs" in more else [])
+
+
+@pytest.mark.usefixtures("each_depth")
+@pytest.mark.parametrize("way", ["greedy", "seeded", "penalties"])
+def test_drafts_cross_the_end_of_a_thought_and_change_nothing(
+    toy_folder: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thought is free text, and what follows it is not. Wrong drafts are in both, and the text is whole."""
+    monkeypatch.setattr(Speculation, "_best_counts", lambda self, found, _: [len(each.tokens) for each in found])
+    form = r"[a-z <>]{9,20}</think>" + FORM
+    sampling, checkpoint = WAYS[way].updated(max_tokens=90), open_checkpoint(toy_folder)
+    plain = Driver(checkpoint=checkpoint, jump_forward=False, speculate="off")
+    ask(plain, "a", regex(form), sampling)
+    text = plain.run().tokens("a")
+    assert re.fullmatch(form, text_of(text))
+    known = KnownDrafts({"a": (PROMPT, text)}, wrong_every=7)
+    drafted = Driver(checkpoint=checkpoint, jump_forward=False, drafters=[known])
+    ask(drafted, "a", regex(form), sampling)
+    assert drafted.run().tokens("a") == text
+    counters = drafted.core.counters()
+    assert 20 < counters.accepted_drafts["known"] < counters.drafted_tokens["known"]
 
 
 def test_a_preempted_text_resumes_where_it_was(make: Any) -> None:
@@ -316,127 +322,3 @@ def test_an_installation_without_the_library_refuses_constraints_and_serves_the_
     error = driver.records["a", 0].error
     assert isinstance(error, GrammarUnavailable) and "llguidance" in error.public and error.status == 501
     assert len(driver.tokens("b")) == 64
-
-
-# ── while a grammar is compiled ──
-
-
-def test_others_are_served_while_a_grammar_is_compiled(make: Any) -> None:
-    driver = make()
-    gate = Gate(driver)
-    ask(driver, "held", regex("[ab]{4}"))
-    driver.submit("free", PROMPT)
-    while driver.step():
-        pass
-    assert len(driver.tokens("free")) == 64 and not driver.records["held", 0].tokens
-    assert driver.core.counters().num_compiling == 1
-    gate.opened.set()
-    assert len(driver.run().tokens("held")) == 4
-    ask(driver, "again", regex("[ab]{4}"))
-    driver.step()
-    assert Accepted("again") in driver.messages and driver.tokens("again"), "what is compiled already is not waited for"
-    driver.run()
-
-
-def test_a_request_can_be_cancelled_while_its_grammar_is_compiled(make: Any) -> None:
-    driver = make()
-    gate = Gate(driver)
-    ask(driver, "a", regex("[ab]{4}"), SamplingParams(n=2))
-    driver.handle(Cancel("a"))
-    ended = [Finished("a", sample, FinishReason.CANCELLED) for sample in (0, 1)]
-    assert driver.messages == [Accepted("a"), *ended, Cancelled("a", True)]
-    driver.handle(Cancel("a"))
-    assert driver.messages[-1] == Cancelled("a", False)
-    gate.opened.set()
-    ask(driver, "b", regex("[ab]{4}"))
-    driver.run()
-    assert len(driver.tokens("b")) == 4 and len(driver.core._grammars._texts) == 0
-
-
-def test_one_sample_can_be_cancelled_while_the_grammar_is_compiled(make: Any) -> None:
-    driver = make()
-    gate = Gate(driver)
-    ask(driver, "a", regex("[ab]{4}"), SamplingParams(n=2, seed=1))
-    driver.handle(Cancel("a", FinishReason.STOP, 1))
-    assert driver.messages == [Cancelled("a", True)]
-    gate.opened.set()
-    driver.run()
-    assert len(driver.tokens("a", 0)) == 4 and driver.records["a", 1].finish is FinishReason.STOP
-
-
-def test_an_id_is_in_use_while_its_grammar_is_compiled(make: Any) -> None:
-    driver = make()
-    gate = Gate(driver)
-    ask(driver, "a", regex("[ab]{4}"))
-    driver.core.handle(Submit(GenerateRequest("a", (1, 2), GREEDY_64)))
-    (refused,) = driver.core.take()
-    assert isinstance(refused, Failed) and isinstance(refused.error, DuplicateRequest)
-    gate.opened.set()
-    assert len(driver.run().tokens("a")) == 4
-
-
-def test_a_grammar_that_takes_too_long_is_a_bad_request(make: Any) -> None:
-    driver = make(max_grammar_seconds=0.001)
-    slow = " | ".join(f"/[a-z]{{{n}}}x+/" for n in range(1, 800))
-    ask(driver, "slow", Constraint(ConstraintKind.LARK, f"start: A\nA: {slow}"))
-    driver.submit("free", PROMPT)
-    driver.run()
-    error = driver.records["slow", 0].error
-    assert isinstance(error, InvalidRequest) and "longer than 0.001 s" in error.public
-    assert len(driver.tokens("free")) == 64
-
-
-def test_a_shutdown_ends_what_is_being_compiled_and_the_threads(make: Any) -> None:
-    driver = make()
-    gate = Gate(driver)
-    heard: list[Outward] = []
-    request = GenerateRequest("a", tuple(PROMPT), SamplingParams(n=2), ENDS, constraint=regex("[ab]{4}"))
-    said: list[list[Inward]] = [[Submit(request)], [], [Shutdown()]]
-    patience: list[float | None] = []
-
-    def receive(waits: float | None) -> list[Inward]:
-        patience.append(waits)
-        return said.pop(0)
-
-    driver.core.run(receive, heard.extend)
-    assert patience[0] is None and all(waits is not None for waits in patience[1:]), "the loop looks for the grammar"
-    assert heard == [Accepted("a"), *(Finished("a", sample, FinishReason.CANCELLED) for sample in (0, 1))]
-    gate.opened.set()
-
-
-def test_masks_are_computed_while_the_step_runs(make: Any) -> None:
-    """The mask of a step waits until the device has begun with it: who makes masks first would wait in vain."""
-    driver = make()
-    ask(driver, "a", regex("[ab]{6}"))
-    while not driver.records["a", 0].tokens:
-        driver.step()
-    begun, made = threading.Event(), threading.Event()
-    state = driver.core._grammars._of_part["a"].state
-    fill, launch = state.fill_mask, driver.program.launch
-
-    def fill_mask(*arguments: Any) -> None:
-        assert begun.wait(30), "the step has not begun"
-        fill(*arguments)
-        made.set()
-
-    def launches(batch: Any) -> Any:
-        begun.set()
-        assert made.wait(30), "the mask is not made while the step runs"
-        return launch(batch)
-
-    state.fill_mask, driver.program.launch = fill_mask, launches
-    driver.step()
-    assert driver.records["a", 0].error is None and len(driver.tokens("a")) == 2
-
-
-def test_nothing_is_kept_of_ended_requests(make: Any) -> None:
-    driver = make()
-    for number in range(5):
-        ask(driver, str(number), regex("[ab]{4}"), SamplingParams(n=2))
-    driver.step()
-    time.sleep(0.2)
-    driver.step()
-    driver.handle(Cancel("3"))
-    driver.run()
-    grammars = driver.core._grammars
-    assert not grammars._texts and not grammars._of_part and not grammars.num_compiling

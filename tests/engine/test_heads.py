@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
-from quire.models.draw import draw_mtp
+from quire.config import load as load_config
+from quire.engine.drafting import draft_bytes
+from quire.models.draw import draw, draw_mtp
+from quire.runner.runner import Runner
 from quire.spec import hidden_rows
 from quire.types.request import CacheKey, SamplingParams
+from quire.types.step import StepPlan
+from tests.engine.driver import Driver
+from tests.engine.head_toys import NEMOTRON, gguf_with_head, with_head
 from tests.engine.model_drafts import PROMPTS, DraftDriver, accepted_by_transformers, draft_always, plain_answers
-from tests.models.toys import MemoryCheckpoint, Toy, as_tensors, make_toy
+from tests.models.toys import as_tensors, make_toy
+from tests.runner.stand_in import InterpreterProgram, devices_here
 
 pytestmark = pytest.mark.device
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 SEEDED = SamplingParams(seed=5, temperature=0.7, max_tokens=24, ignore_eos=True)
-IN_LAYER = {"enorm": "enorm", "hnorm": "hnorm", "eh_proj": "eh_proj", "post_norm": "shared_head.norm"}
-OF_MODEL = {"enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "eh_proj": "fc", "post_norm": "norm"}
-HYBRID = ["qwen3_next", "qwen3_5", "qwen3_5_moe"]
-CASES = ["glm4_moe", "deepseek_v3", "glm4_moe_lite", *HYBRID]
-SLOW = ("glm4_moe_lite", "qwen3_5", "qwen3_5_moe")  # relatives of the others
+HYBRID = ["qwen3_next", "qwen3_5", "qwen3_5_moe", *NEMOTRON]
+CASES = ["glm4_moe", "deepseek_v3", "glm4_moe_lite", "mellum", *HYBRID]
+DEVICES = [
+    *("chooser-drafts", pytest.param("cuda", marks=pytest.mark.gpu)),
+    pytest.param("cpu", marks=pytest.mark.skipif("cpu" not in devices_here(), reason="needs the native kernels")),
+]
+SLOW = ("glm4_moe_lite", "qwen3_5", "qwen3_5_moe", "nemotron_h-latent")  # relatives of the others
 
 
 def slow_relatives(cases: list[str]) -> list[Any]:
@@ -30,53 +39,8 @@ def slow_relatives(cases: list[str]) -> list[Any]:
     return [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in cases]
 
 
-@cache
-def with_head(case: str) -> tuple[Toy, Any]:
-    """A toy whose checkpoint has a head, and the head in transformers."""
-    torch = pytest.importorskip("torch")
-    layers = pytest.importorskip("transformers.modeling_layers")
-    toy = make_toy(case)
-    model = toy.torch_model
-    config = model.config
-    is_hybrid = case.startswith("qwen")
-    count = config.num_hidden_layers
-    if is_hybrid:
-        config.mtp_layer_types = ["full_attention"]
-    config.num_mtp_layers = 1
-    if getattr(config, "mlp_layer_types", None):
-        config.mtp_mlp_layer_types = config.mlp_layer_types[-1:]
-    head = layers.MtpModel(model, 1).eval()
-    generator, arrays = torch.Generator().manual_seed(7), {}
-    shared = {id(each) for each in model.parameters()}
-    with torch.no_grad():
-        for name, tensor in [*head.layers.named_parameters(), *head.layers.named_buffers()]:
-            if id(tensor) in shared or not tensor.is_floating_point():
-                continue
-            noise = torch.randn(tensor.shape, generator=generator)
-            tensor.copy_(noise * 0.25 if tensor.dim() > 1 else 1.0 + 0.3 * noise)
-            word, _, rest = name.removeprefix("0.").partition(".")
-            place = f"mtp.{OF_MODEL[word]}" if is_hybrid and word in OF_MODEL else IN_LAYER.get(word, rest)
-            full = (
-                place
-                if place.startswith("mtp.")
-                else f"{'mtp.layers.0' if is_hybrid else f'model.layers.{count}'}.{place}"
-            )
-            arrays[full if word == "mtp_block" else f"{full}.{rest}"] = tensor.numpy().copy()
-    metadata = {**toy.checkpoint.metadata, **({} if is_hybrid else {"num_nextn_predict_layers": 1})}
-    tensors = {**toy.checkpoint.tensors, **as_tensors(arrays)}
-    return replace(toy, checkpoint=MemoryCheckpoint("safetensors", metadata, tensors)), head
-
-
-def published_name(word: str, rest: str, layer: int | None) -> str:
-    """The name of a head's tensor in files. `layer`: that of the head, None where it has a prefix of its own."""
-    prefix = "mtp.layers.0" if layer is None else f"model.layers.{layer}"
-    if word == "mtp_block":
-        return f"{prefix}.{rest}"
-    return f"mtp.{OF_MODEL[word]}.{rest}" if layer is None else f"{prefix}.{IN_LAYER[word]}.{rest}"
-
-
 def driver_of(case: str, **settings: Any) -> DraftDriver:
-    return DraftDriver(None, case, checkpoint=with_head(case)[0].checkpoint, **settings)
+    return DraftDriver(None, case, checkpoint=with_head(case).toy.checkpoint, **settings)
 
 
 @pytest.mark.parametrize("case", slow_relatives(CASES))
@@ -86,6 +50,31 @@ def test_the_text_is_that_without_a_head(case: str, sampling: SamplingParams, mo
     driver = driver_of(case)
     assert driver.answers(sampling) == plain_answers(sampling, case)
     assert driver.core.counters().drafted_tokens["mtp"] > 20
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_drafts_of_a_head_are_accepted_on_every_device(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Natively, the hidden rows of all tokens are an output beside the logits of few. With two steps in flight, the
+    head waits for the newest token and its row: what it drafts is what it drafts with one."""
+    draft_always(monkeypatch, 3)
+    alone = driver_of("glm4_moe")
+    drafts = recorded_drafts(alone)
+    plain = alone.answers(GREEDY, PROMPTS[1:2])
+    monkeypatch.setattr(Driver, "device_name", device)
+    driver = driver_of("glm4_moe")
+    found = recorded_drafts(driver)
+    assert driver.answers(GREEDY, PROMPTS[1:2]) == plain == plain_answers(GREEDY, "glm4_moe", prompts=PROMPTS[1:2])
+    assert sum(count for _, count in driver.accepted) > 3
+    assert len(found) > 8 and found == {length: drafts[length] for length in found}
+
+
+@pytest.mark.usefixtures("each_depth")
+def test_several_samples_of_a_request_are_those_without_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further samples share the blocks of the prompt, but not its hidden rows."""
+    draft_always(monkeypatch, 3)
+    sampling, driver = SEEDED.updated(n=3), driver_of("glm4_moe")
+    assert driver.answers(sampling) == plain_answers(sampling, "glm4_moe")
+    assert len(driver.accepted) > 20
 
 
 def recorded_drafts(driver: DraftDriver) -> dict[int, int]:
@@ -107,9 +96,9 @@ def recorded_drafts(driver: DraftDriver) -> dict[int, int]:
 def test_drafts_and_what_is_accepted_of_them_are_those_of_transformers(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the length of the text: transformers drafts a token earlier than we do, before any step is measured."""
+    """In every step: the token that is drafted, and whether it is accepted."""
     draft_always(monkeypatch, 1)
-    toy, head = with_head(case)
+    toy, head, _ = with_head(case)
     layers = pytest.importorskip("transformers.modeling_layers")
     monkeypatch.setattr(layers.MtpModel, "from_pretrained", lambda *_, **__: head)
     theirs: dict[int, int] = {}
@@ -121,39 +110,37 @@ def test_drafts_and_what_is_accepted_of_them_are_those_of_transformers(
         return ids, *rest
 
     monkeypatch.setattr(head, "forward", recorded)
-    prompt, driver = PROMPTS[1], driver_of(case)
+    prompt, driver = PROMPTS[1], driver_of(case).warm_up()
     ours = recorded_drafts(driver)
-    (answer,) = driver.answers(GREEDY, [prompt])
-    text = [*prompt, *answer]
-    num_accepted = accepted_by_transformers(toy, prompt, 24, monkeypatch, use_mtp=True)
-    common = sorted(ours.keys() & theirs.keys())
-    assert len(common) > 8
-    assert [ours[at] for at in common] == [theirs[at] for at in common]
-    right = {at: int(text[at] == token) for at, token in theirs.items() if at < len(text)}
-    assert num_accepted[1:][: len(right)] == list(right.values())
-    assert [each for _, each in driver.accepted] == [int(text[at] == ours[at]) for at in ours if at < len(text) - 1]
+    driver.answers(GREEDY, [prompt])
+    num_accepted = accepted_by_transformers(toy, prompt, 32, monkeypatch, use_mtp=True)  # its first step has no drafts
+    assert ours == {length: theirs[length] for length in ours} and len(ours) > 8
+    accepted = [count for _, count in driver.accepted]
+    assert accepted == num_accepted[1 : 1 + len(accepted)] and sum(accepted) > 0
 
 
 @pytest.mark.parametrize("case", slow_relatives(HYBRID))
 def test_drafts_of_a_hybrid_model_are_those_of_transformers_layers(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers does not generate with heads of such models: its layers are run over each whole text."""
-    torch, caches = pytest.importorskip("torch"), pytest.importorskip("transformers.cache_utils")
     draft_always(monkeypatch, 1)
-    toy, head = with_head(case)
-    prompt, driver = PROMPTS[1], driver_of(case)
-    ours = recorded_drafts(driver)
+    assert_drafts_are_those_of_transformers(case, driver_of(case))
+
+
+@pytest.mark.parametrize("case", slow_relatives([case for case in CASES if case != "mellum"]))
+def test_a_head_in_a_gguf_file_is_that_in_safetensors(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    draft_always(monkeypatch, 1)
+    assert_drafts_are_those_of_transformers(case, DraftDriver(None, case, checkpoint=gguf_with_head(case)))
+
+
+def assert_drafts_are_those_of_transformers(case: str, driver: DraftDriver) -> None:
+    prompt, ours = PROMPTS[1], recorded_drafts(driver)
     (answer,) = driver.answers(GREEDY, [prompt])
-    text = torch.tensor([[*prompt, *answer]])
-    assert len(ours) > 8
-    for length, token in ours.items():
-        with torch.no_grad():
-            states = toy.torch_model(text[:, : length - 1], output_hidden_states=True).hidden_states[-1]
-            positions = torch.arange(1, length)[None]
-            cache = caches.MtpCache(config=toy.torch_model.config.get_mtp_config())
-            guess, *_ = head(text[:, 1:length], states, None, positions, cache)
-        assert int(guess[0, 0]) == token, length
+    assert len(ours) > 8 and 0 < sum(count for _, count in driver.accepted) < len(driver.accepted)
+    text = [*prompt, *answer]
+    assert {length: with_head(case).guess(text[:length]) for length in ours} == ours
 
 
+@pytest.mark.usefixtures("each_depth")
 def test_a_head_that_begins_late_changes_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a hit the hidden rows of the prompt are missing, and the head's KV too if it was read elsewhere."""
     draft_always(monkeypatch, 3)
@@ -167,6 +154,7 @@ def test_a_head_that_begins_late_changes_no_text(monkeypatch: pytest.MonkeyPatch
     assert not drafter._followed and not drafter._hidden._texts
 
 
+@pytest.mark.usefixtures("each_depth")
 def test_rows_that_are_no_longer_kept_are_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     draft_always(monkeypatch, 2)
     monkeypatch.setattr(hidden_rows, "LEAST_ROWS", 16)
@@ -176,6 +164,7 @@ def test_rows_that_are_no_longer_kept_are_not_needed(monkeypatch: pytest.MonkeyP
     assert driver.accepted
 
 
+@pytest.mark.usefixtures("each_depth")
 def test_a_preempted_text_is_drafted_again_by_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
     draft_always(monkeypatch, 3)
     sampling, settings = GREEDY.updated(max_tokens=60), {"num_blocks": 10, "max_context": 128, "max_rows": 4}
@@ -184,11 +173,46 @@ def test_a_preempted_text_is_drafted_again_by_its_head(monkeypatch: pytest.Monke
     assert driver.core.counters().num_preemptions > 0
 
 
-def test_without_drafts_there_is_no_head() -> None:
+def test_without_drafts_there_is_no_head_and_nothing_is_computed_for_one() -> None:
+    """The model is lowered as if it had none: after the last layer that mixes tokens, few are computed."""
     driver = driver_of("glm4_moe", speculate="off")
-    assert len(driver.device.programs) == 1
+    program, runner = driver.program.inner, driver.core._runner
+    assert isinstance(program, InterpreterProgram) and isinstance(runner, Runner)
+    assert len(driver.device.programs) == 1 and list(program.interpreter.graph.outputs) == ["logits"]
+    assert runner._hidden is None and not driver.core.seeds_requests
+    files, config = with_head("glm4_moe").toy.checkpoint, load_config({"speculate": "off"}, environ={})
+    assert draft_bytes(files, draw(files), config, driver.device.facts()) == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_hidden_rows_of_requests_without_drafts_are_not_kept(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step returns them, until a request in it may be drafted for."""
+    draft_always(monkeypatch, 3)
+    monkeypatch.setattr(Driver, "device_name", device)
+    driver, kept = driver_of("glm4_moe"), list[int]()
+    keep = hidden_rows.HiddenRows.keep
+
+    def counted(self: hidden_rows.HiddenRows, plan: StepPlan, hidden: Any) -> None:
+        kept.append(len(hidden))
+        keep(self, plan, hidden)
+
+    monkeypatch.setattr(hidden_rows.HiddenRows, "keep", counted)
+    text = driver.answers(GREEDY.updated(speculate="off"))
+    assert not kept and not driver.accepted
+    assert driver.answers(GREEDY) == text and kept and driver.accepted
 
 
 def test_a_checkpoint_without_the_tensors_has_no_head() -> None:
     assert draw_mtp(make_toy("glm4_moe").checkpoint, 64) is None
     assert draw_mtp(make_toy("llama").checkpoint, 64) is None
+
+
+def test_a_head_that_is_not_used_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    with_mixer, other = (with_head("nemotron_h-experts").toy.checkpoint, make_toy("llama").checkpoint)
+    keys = {**with_mixer.metadata, "mtp_layers_block_type": None, "mtp_hybrid_override_pattern": "M*"}
+    assert draw_mtp(replace(with_mixer, metadata=keys), 64) is None
+    assert "mtp.layers.0" in caplog.text and "mixer, whose state cannot go back" in caplog.text
+    caplog.clear()
+    tensors = {**other.tensors, **as_tensors({"mtp.fc.weight": np.ones((48, 96), np.float32)})}
+    assert draw_mtp(replace(other, tensors=tensors), 64) is None
+    assert "mtp.fc.weight" in caplog.text and "LlamaForCausalLM" in caplog.text

@@ -177,6 +177,7 @@ def test_the_request_that_kills_is_refused_and_the_others_resume(toy_folder: Pat
         assert child.generate([1, 2, 3], GREEDY)[0].tokens == llm.generate([1, 2, 3], GREEDY)[0].tokens
 
 
+@pytest.mark.slow
 def test_a_request_that_kills_after_some_tokens_is_found_too(toy_folder: Path, llm: LLM) -> None:
     prompts = {f"r{n}": harmless(4 + n) for n in range(6)}
     prompts["poison"] = [1, 2, SLOW_POISON]

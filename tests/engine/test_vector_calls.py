@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 
-from quire import LLM
+from quire import LLM, AsyncLLM
 from quire.types.errors import InvalidRequest, QuireError
 from tests.models.sentence_folders import VOCAB, write_cross_encoder, write_embedder
 
@@ -21,8 +23,12 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def embedder(tmp_path_factory):
-    folder = write_embedder(tmp_path_factory.mktemp("embedder"))
+def folder(tmp_path_factory):
+    return write_embedder(tmp_path_factory.mktemp("embedder"))
+
+
+@pytest.fixture(scope="module")
+def embedder(folder):
     with LLM(folder, device="cpu") as llm:
         yield llm, sentence_transformers.SentenceTransformer(str(folder), device="cpu")
 
@@ -49,6 +55,17 @@ def test_modules_are_read_as_they_are(options, tmp_path):
     assert np.abs(found - reference).max() < 1e-4 * max(1.0, np.abs(reference).max())
 
 
+def test_a_stored_model_has_the_same_vectors(embedder, folder, tmp_path):
+    from quire.store.model_files import files_at
+    from quire.store.store import Store
+
+    store = Store(tmp_path, [])
+    store.create("mine", files_at(folder))
+    with LLM(store.find("mine"), device="cpu") as llm:
+        found = np.stack([each.vector for each in llm.embed(TEXTS, prompt_name="query")])
+    assert np.array_equal(found, np.stack([each.vector for each in embedder[0].embed(TEXTS, prompt_name="query")]))
+
+
 def test_a_module_that_is_not_known_is_refused_by_name(tmp_path):
     folder = write_embedder(tmp_path)
     file = folder / "modules.json"
@@ -72,6 +89,19 @@ def test_a_long_text_is_refused_or_cut_as_sentence_transformers_cuts_it(embedder
         llm.embed([text])
     (found,) = llm.embed([text], truncate=True)
     assert found.num_tokens == 40 and np.abs(found.vector - reference.encode([text])[0]).max() < 1e-4
+
+
+def test_async_calls_give_the_same(embedder, folder):
+    async def run() -> tuple[list, list]:
+        async with AsyncLLM(folder, device="cpu", in_process=True) as llm:
+            return await llm.embed(TEXTS, dimensions=8), await llm.score(TEXTS[0], TEXTS[1:])
+
+    vectors, scores = asyncio.run(run())
+    assert all(
+        np.array_equal(each.vector, other.vector)
+        for each, other in zip(vectors, embedder[0].embed(TEXTS, dimensions=8), strict=True)
+    )
+    assert scores == embedder[0].score(TEXTS[0], TEXTS[1:])
 
 
 def test_bad_input_is_refused_with_the_field(embedder):

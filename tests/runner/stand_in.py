@@ -29,7 +29,7 @@ from quire.ops.batch import Batch
 from tests.hardware import has_gpu
 from tests.sampling.device_reference import expected_token
 
-OBJECTS = ("draws", "windows", "states", "sources", "features")  # fields of a batch that are no arrays, or may be none
+OBJECTS = ("draws", "windows", "states", "sources", "features", "keeps_hidden")  # no arrays, or there may be none
 
 
 @dataclass
@@ -57,7 +57,7 @@ class InterpreterProgram:
 
     def launch(self, batch: Batch) -> Done:
         outputs = self.interpreter.outputs(batch)
-        return Done(outputs["logits"], outputs.get("hidden"))
+        return Done(outputs["logits"], outputs.get("hidden") if batch.keeps_hidden else None)
 
 
 @dataclass
@@ -141,7 +141,8 @@ class ChoosingProgram:
         ids, is_here = batch.token_ids.copy(), batch.token_ids < 0
         ids[is_here] = self.last_tokens[-1 - ids[is_here]]
         step = replace(batch, token_ids=ids, draws=None)
-        logits = self.inner.launch(step).result().logits
+        found = self.inner.launch(step).result()
+        logits = found.logits
         assert logits is not None
         masks = iter(() if late.bits is None else late.bits)
         tokens = np.full(len(logits), -1, np.int32)
@@ -150,7 +151,7 @@ class ChoosingProgram:
                 logits[entry], draws, int(entry), next(masks) if draws.masked[entry] else None
             )
             self.last_tokens[draws.rows[entry]] = max(tokens[entry], 0)
-        late.output = StepOutput(logits=logits[draws.rows < 0], tokens=tokens)
+        late.output = StepOutput(logits=logits[draws.rows < 0], tokens=tokens, hidden=found.hidden)
 
 
 @dataclass
@@ -159,6 +160,7 @@ class ChoosingDevice(Device):
 
     inner: Device
     max_in_flight: int = 2
+    draft_capacity: DraftCapacity | None = None  # None: it is slow at steps with drafts
     name: str = "chooser"
 
     def facts(self) -> DeviceFacts:
@@ -168,7 +170,7 @@ class ChoosingDevice(Device):
         self, graph: Graph, weights: Weights, limits: Limits, options: LoweringOptions = DEFAULT_OPTIONS
     ) -> ChoosingProgram:
         program = self.inner.lower(graph, weights, limits, options)
-        return ChoosingProgram(program, limits.max_rows, self.max_in_flight)
+        return ChoosingProgram(program, limits.max_rows, self.max_in_flight, self.draft_capacity)
 
 
 @dataclass
@@ -252,7 +254,8 @@ def devices_here() -> list[str]:
 
 
 def device_of(name: str) -> Device:
-    """The device of this name; "chooser" has two steps in flight, "chooser-1" one."""
+    """The device of this name; "chooser" has two steps in flight, "chooser-1" one; "chooser-drafts" verifies drafts."""
     if name.startswith("chooser"):
-        return ChoosingDevice(InterpreterDevice(), 1 if name == "chooser-1" else 2)
+        capacity = DraftCapacity(7, 64) if name == "chooser-drafts" else None
+        return ChoosingDevice(InterpreterDevice(), 1 if name == "chooser-1" else 2, capacity)
     return InterpreterDevice() if name == "stand-in" else open_device(name)

@@ -94,21 +94,25 @@ def uses_history(params: SamplingParams) -> bool:
     return bool(penalized or params.bad_words)
 
 
-@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(top_p=0.7), SamplingParams(top_k=4)])
+@pytest.mark.parametrize("num_draws", [2000, pytest.param(NUM_DRAWS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("draft", [int(LOGITS.argmax()), 3])
-def test_a_draft_does_not_change_the_distribution_of_its_token(params: SamplingParams, draft: int) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_draft_does_not_change_the_distribution_of_its_token(way: str, draft: int, num_draws: int) -> None:
     """A draft is accepted with its own probability; a replacement is drawn from the other tokens."""
-    exact = filtered(adjusted(LOGITS, params, PROMPT, len(PROMPT)), params)
-    expected = np.array([exact.get(token, 0.0) for token in range(VOCAB)]) * NUM_DRAWS
-    counts, num_kept = np.zeros(VOCAB), 0
-    sampler = sampler_of(params)
-    for position in range(0, 2 * NUM_DRAWS, 2):
-        choice = sampler.run(np.stack([LOGITS, LOGITS]), position, (draft,))
+    params, output = WAYS[way], (6, 7, 7, 8) if way == "bad words" else (6, 7, 7)  # the next would complete a word
+    exact = filtered(adjusted(LOGITS, params, PROMPT + output, len(PROMPT)), params)
+    expected = np.array([exact.get(token, 0.0) for token in range(VOCAB)]) * num_draws
+    counts, num_kept, logits = np.zeros(VOCAB), 0, np.stack([LOGITS, LOGITS])
+    sampler = sampler_of(params, output)
+    for position in range(0, 2 * num_draws, 2):
+        if uses_history(params):
+            sampler = sampler_of(params, output)
+        choice = sampler.run(logits, position, (draft,))
         counts[choice.tokens[0]] += 1
         num_kept += len(choice.tokens) == 2
         assert (choice.tokens[0] == draft) == (len(choice.tokens) == 2)
     check_chi_square(counts, expected)
-    assert abs(num_kept / NUM_DRAWS - exact.get(draft, 0.0)) < 0.015
+    assert num_kept == counts[draft]
 
 
 @pytest.mark.parametrize("num_draws", [2000, pytest.param(NUM_DRAWS, marks=pytest.mark.slow)])

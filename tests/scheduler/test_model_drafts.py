@@ -15,7 +15,7 @@ from quire.scheduler.proposals import DraftLimits
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.speculation import Speculation
 from quire.spec.drafter import NO_DRAFT, Draft, StepTime
-from quire.types.request import GenerateRequest, SamplingParams
+from quire.types.request import Constraint, ConstraintKind, GenerateRequest, SamplingParams
 from quire.types.step import PartResult, StepPlan, StepResult
 from tests.scheduler.test_speculation import Fixed
 
@@ -89,9 +89,10 @@ class Engine:
         self.flights: deque[StepPlan] = deque()
         self.model = model
 
-    def add(self, name: str, num_prompt: int = 4, **sampling: Any) -> None:
+    def add(self, name: str, num_prompt: int = 4, constraint: Constraint | None = None, **sampling: Any) -> None:
         params = SamplingParams(**({"max_tokens": 3000} | sampling))
-        self.scheduler.add(GenerateRequest(name, tuple(range(100, 100 + num_prompt)), params), self.now)
+        prompt = tuple(range(100, 100 + num_prompt))
+        self.scheduler.add(GenerateRequest(name, prompt, params, constraint=constraint), self.now)
 
     def run(self, steps: int, sampled: int = 5) -> list[dict[str, int]]:
         """Return how many drafts each text had in each step."""
@@ -128,6 +129,16 @@ def test_a_cheap_model_that_is_right_drafts_as_many_tokens_as_pay(depth: int) ->
     engine = Engine(TimedModel(0.05), depth=depth)
     engine.add("a")
     assert all(each == {"a": 8} for each in engine.run(60)[-10:])
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_constrained_texts_are_drafted_for_though_no_other_ran_before(depth: int) -> None:
+    """Each awaits its result: with two steps in flight, too, their plain steps are planned one after the other."""
+    engine = Engine(TimedModel(0.05), depth=depth)
+    for name in "ab":
+        engine.add(name, constraint=Constraint(ConstraintKind.REGEX, ".*"))
+    steps = [each for each in engine.run(80) if each]
+    assert all(each == {"a": 8, "b": 8} for each in steps[-10:])
 
 
 @pytest.mark.parametrize("depth", [1, 2])

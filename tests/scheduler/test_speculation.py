@@ -114,6 +114,17 @@ def test_a_step_without_a_gain_is_the_plain_one():
     assert len(plain) >= 38
 
 
+@pytest.mark.parametrize("num_forced, pays", [(0, True), (2000, False)])
+def test_tokens_that_a_grammar_would_force_are_no_gain(num_forced: int, pays: bool):
+    engine = Engine(Fixed([5] * 4), seconds=lambda num_tokens: 0.7 + 0.3 * num_tokens)  # a second token costs 30 %
+    engine.add("a")
+    engine.run(30)
+    if num_forced:
+        engine.scheduler.force("a", 0, (5,) * num_forced, engine.now)
+    num_drafts = sum(engine.run(60))
+    assert num_drafts > 60 if pays else num_drafts < 10, num_drafts
+
+
 def test_the_text_is_that_without_drafts():
     with_drafts, without = Engine(Fixed([5] * 32)), Engine(Fixed([]))
     for engine in (with_drafts, without):
@@ -167,6 +178,15 @@ def test_step_costs_interpolate_and_follow_a_change():
             costs.record(8, seconds)
     assert costs.seconds(8) == pytest.approx(4.0, rel=0.01)
     assert costs.seconds(1) > 1.1  # not measured again: it has followed
+
+
+def test_a_step_without_tokens_tells_nothing():
+    """Requests were admitted, and there was no room for a token of theirs."""
+    costs = StepCosts()
+    costs.record(0, 0.1)
+    assert not costs.has_measurements
+    costs.record(1, 1.0)
+    assert costs.seconds(1) == 1.0
 
 
 def test_steps_with_prompts_bound_the_cost_of_sizes_that_were_never_tried():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 from quire.devices.base import Device
+from quire.engine.async_vector_calls import AsyncVectorCalls
 from quire.engine.chat_forms import ChatWords, MessageForm, take_chat_options
 from quire.engine.llm import (
     CallArguments,
@@ -30,7 +31,7 @@ from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, SamplingParams
 
 
-class AsyncLLM(ModelParts):
+class AsyncLLM(AsyncVectorCalls, ModelParts):
     """LLM for asyncio. Loading blocks; `await AsyncLLM.open(...)` loads in a thread."""
 
     def __init__(

@@ -119,6 +119,7 @@ class EngineCore:
         self._plan_seconds, self._run_seconds, self._commit_seconds = (Histogram(STEP_SECONDS) for _ in range(3))
         self._out: list[Outward] = []
         self._is_open = True
+        self.wake: Callable[[], None] = lambda: None  # ends the wait for messages; set by what runs the loop
         self.kinds: Sequence[RequestKind] = (RequestKind.GENERATE,)  # of requests that are accepted
         self.seeds_requests = False  # give each request a seed, so that a model drafts with the same random numbers
         self.checks_when_idle = False  # check all invariants whenever the engine is idle
@@ -297,8 +298,7 @@ class EngineCore:
     def _report_all(self) -> None:
         """Report the outcomes of requests, until grammars force no more tokens."""
         while outcomes := self._scheduler.drain():
-            self._report(outcomes)
-            self._grammars.follow(outcomes, time.monotonic())
+            self._report(self._grammars.follow(outcomes, time.monotonic()))
 
     def _report(self, outcomes: list[Outcome]) -> None:
         tally, split = self._tally, split_outcomes(outcomes)

@@ -8,7 +8,7 @@ A grammar state accepts every token of its text once, in order. It survives a pr
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -130,20 +130,23 @@ class Grammars:
             if jumps:
                 self._advance(text, now)
 
-    def follow(self, outcomes: Sequence[Outcome], now: float) -> None:
-        """Advance the states by sampled tokens, which may force more. Forced tokens were accepted already."""
-        if not self._texts:
-            return
-        for outcome in outcomes:
-            text = self._texts.get((outcome.request_id, outcome.sample))
-            if text is None:
-                continue
-            if outcome.finish is not None or outcome.error is not None:
-                del self._texts[outcome.request_id, outcome.sample]
-                del self._of_part[text.request.sample_id(text.sample)]
-            elif outcome.tokens and not outcome.num_forced:
-                text.state.accept(outcome.tokens)
-                self._advance(text, now)
+    def follow(self, outcomes: list[Outcome], now: float) -> list[Outcome]:
+        """Advance the states by sampled tokens, which may force more. Return the outcomes, cut at complete texts."""
+        return [self._follow(outcome, now) for outcome in outcomes] if self._texts else outcomes
+
+    def _follow(self, outcome: Outcome, now: float) -> Outcome:
+        text = self._texts.get((outcome.request_id, outcome.sample))
+        if text is None:
+            return outcome
+        is_sampled = bool(outcome.tokens) and not outcome.num_forced  # forced tokens were accepted already
+        if is_sampled and outcome.error is None:
+            outcome = _accept_sampled(text.state, outcome)
+        if outcome.finish is not None or outcome.error is not None:
+            del self._texts[outcome.request_id, outcome.sample]
+            del self._of_part[text.request.sample_id(text.sample)]
+        elif is_sampled:
+            self._advance(text, now)
+        return outcome
 
     def _advance(self, text: ConstrainedText, now: float) -> None:
         """Pass forced tokens to the scheduler; end a complete text without a step for its end token."""
@@ -185,6 +188,21 @@ class Grammars:
         except Exception as error:
             logger.error("the grammar of request %s failed: %s", text.request.id, error_origin(error))
             return StepFailed(f"The grammar of this request failed ({type(error).__name__}): the log has more.")
+
+
+def _accept_sampled(state: GrammarState, outcome: Outcome) -> Outcome:
+    """Advance by the outcome's tokens. An end token that was sampled behind accepted drafts is dropped if the text was
+    complete before it: without drafts the text ends there, with no step for an end token."""
+    tokens = outcome.tokens
+    if len(tokens) == 1:
+        state.accept(tokens)
+        return outcome
+    for count, token in enumerate(tokens, 1):
+        state.accept((token,))
+        if state.must_stop and count < len(tokens):
+            finish = None if outcome.finish is None else FinishReason.STOP
+            return outcome._replace(tokens=tokens[:count], logprobs=outcome.logprobs[:count], finish=finish)
+    return outcome
 
 
 def _forbid_early_end(bits: Array, ends: tuple[int, ...]) -> None:

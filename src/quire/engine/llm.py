@@ -40,7 +40,7 @@ from quire.engine.prompt_forms import (
 from quire.engine.vector_calls import VectorCalls
 from quire.text.answer_decoder import AnswerDecoder
 from quire.text.output_format import constraint_of, output_format_of
-from quire.text.preset import with_num_ctx
+from quire.text.preset import with_model_settings
 from quire.text.prompts import drop_forbidden_tools, encode_prompts, fill_defaults
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
@@ -109,7 +109,7 @@ class LoadedModel:
         config = _with_draft(config, resolve)
         checkpoint = open_checkpoint(path, config.weights.load_format)
         self.model_text = read_model_text(checkpoint, config.sampling.sampling_defaults)
-        self.config = config = with_num_ctx(config, self.model_text.preset)
+        self.config = config = with_model_settings(config, self.model_text.preset)
         self.slots = QueueSlots(config.scheduler.max_waiting)
 
         def opens(deliver: Deliver) -> EngineLink:
@@ -268,14 +268,16 @@ class LLM(ModelParts, VectorCalls):
         language: str | None = None,
         translate: bool = False,
         prompt: str | None = None,
-        temperature: float = 0,
+        temperature: float | None = None,
+        words: bool = False,
     ) -> list[Transcript]:
         """Transcribe each recording: a path, the bytes of a sound file, (samples, rate), or a list of these.
 
         `language` is a code such as "en"; without it, it is detected. `translate`: into English. `prompt`: text with
-        names and spellings to expect.
+        names and spellings to expect. `temperature`: None: 0, and higher ones if the text is repetitive or unlikely.
+        `words`: segments have the times of their words.
         """
-        options = SpeechOptions(language, translate, prompt or "", temperature)
+        options = SpeechOptions(language, translate, prompt or "", temperature, has_words=words)
         recordings = audio if isinstance(audio, list) else [audio]
         driver = import_module("quire.engine.transcription")  # at first use: few models hear
         found: list[Transcript] = driver.transcribe_all(

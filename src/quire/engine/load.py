@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ from quire.runner.memory import (
     with_kv_format,
 )
 from quire.runner.runner import ExchangesRows, Runner
-from quire.runner.sources import lower_source
+from quire.runner.sources import SourcePrograms, lower_source
 from quire.runner.whole_texts import WholeTextRunner
 from quire.scheduler.overlapped import OverlappedSpeculation
 from quire.scheduler.proposals import MAX_DRAFTS, DraftLimits, ProposesByModel, ProposesDrafts
@@ -54,6 +55,8 @@ from quire.types.lowered import FOLDER
 from quire.types.sampling_values import OFF
 from quire.weights.checkpoint import Checkpoint, open_checkpoint
 from quire.weights.lowered import LoweredStore
+
+logger = logging.getLogger(__name__)
 
 TUNED = "tuned"  # a folder below QUIRE_HOME
 Progress = Callable[[str, float], None]  # the stage, and seconds since the start
@@ -97,6 +100,7 @@ def build_engine(
     config, plan = fit_config(config, model, facts, 0 if drafting is None else drafting.num_bytes)
     progress(f"lowering for {opened.name}")
     drafter = None if drafting is None else _open_draft(drafting, opened)  # first: the KV cache takes what is left
+    encoder = _lower_source(opened, model, limits_of(config, plan), config)  # before it too
     program, limits = lower(opened, model, limits_of(config, plan), kept_weights(checkpoint, model, config), config)
     if isinstance(checkpoint, Checkpoint):
         checkpoint.release_pages()
@@ -104,15 +108,16 @@ def build_engine(
     runner = _runner(program, model, limits, config, None if drafting is None else drafting.hidden)
     cache = _cache(limits, config, facts)
     if model.source is not None and isinstance(runner, Runner):
-        runner.sources = lower_source(opened, model.source, limits, lowering_options(opened, None, config))
+        runner.sources = encoder
         cache.sources = SourcePool(limits.num_source_blocks, limits.block_tokens, model.source.max_tokens)
     scheduler = _scheduler(cache, runner, config, (_drafters(cache) if drafters is None else drafters, drafter))
     cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
     grammars = Grammars(scheduler, _compiler(checkpoint, vocab_size, config), config, vocab_size)
-    core = EngineCore(scheduler, cache, runner, grammars, vocab_size, depth=runner.depth)
+    core = _core(config)(scheduler, cache, runner, grammars, vocab_size, depth=runner.depth)
     core.kinds, vector_size = request_kinds(model)
     core.seeds_requests = drafter is not None
     core.checks_when_idle = config.observe.log_level == "debug"
+    _open_transfers(core, runner, checkpoint, model, config)
     ready = Ready(
         device=opened.name,
         architecture=model.architecture,
@@ -132,6 +137,43 @@ def build_engine(
         vector_size=vector_size,
     )
     return LoadedEngine(core, ready)
+
+
+def _lower_source(device: Device, model: DrawnModel, limits: Limits, config: Config) -> SourcePrograms | None:
+    """What computes the sources of an encoder-decoder; None: the model has none."""
+    if model.source is None:
+        return None
+    return lower_source(device, model.source, limits, lowering_options(device, None, config))
+
+
+def _core(config: Config) -> type[EngineCore]:
+    """The step loop: with transfers if they are on. Most engines need none of that code."""
+    if config.transfer.transfer_secret is None:
+        return EngineCore
+    found: type[EngineCore] = import_module("quire.engine.transfers").TransferCore
+    return found
+
+
+def _open_transfers(
+    core: EngineCore,
+    runner: Runner | WholeTextRunner,
+    checkpoint: CheckpointSource,
+    model: DrawnModel,
+    config: Config,
+) -> None:
+    """Exchange KV blocks with other engines, if the settings say so. A model or a device that cannot says so once."""
+    if config.transfer.transfer_secret is None:
+        return
+    mover = runner.block_mover if isinstance(runner, Runner) else None
+    if mover is None or model.source is not None:
+        logger.warning(
+            "%s exchanges no KV blocks with other engines: its device, or a model of its kind, cannot.",
+            model.architecture,
+        )
+        return
+    weights = checkpoint.digest(with_times=False) if isinstance(checkpoint, Checkpoint) else "weights without a file"
+    identity = f"{__version__} {weights} {model.graph.digest()} {config.weights.quantize}"
+    import_module("quire.engine.transfers").open_transfers(core, mover, identity, config.transfer)
 
 
 def _cache(limits: Limits, config: Config, facts: DeviceFacts) -> KVCache:
@@ -170,6 +212,8 @@ def request_kinds(model: DrawnModel) -> tuple[tuple[RequestKind, ...], int]:
     """What requests may ask the model for, and the size of its vectors."""
     outputs = model.graph.outputs
     generates = (RequestKind.GENERATE,) if "logits" in outputs else ()
+    if model.source is not None and "hidden" in outputs:
+        return (*generates, RequestKind.ALIGN), outputs["hidden"].dim
     if "scores" in outputs:
         return (*generates, RequestKind.SCORE, RequestKind.CLASSIFY), outputs["scores"].dim
     if "pooled" in outputs:

@@ -7,10 +7,11 @@ import queue
 import threading
 import weakref
 from collections.abc import Sequence
+from functools import partial
 
 from quire.engine.client import Deliver
 from quire.engine.load import LoadedEngine
-from quire.engine.messages import Inward, Shutdown
+from quire.engine.messages import Inward, Probe, Shutdown
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ class LocalEngine:
         self._core = loaded.core
         self._inbox: queue.SimpleQueue[Inward] = queue.SimpleQueue()
         self._deliver = deliver
+        self._core.wake = partial(self._inbox.put, Probe())
         self._thread = threading.Thread(target=self._run, name="quire-engine", daemon=True)
         self._thread.start()
         weakref.finalize(self, _end, self._inbox, self._thread)  # no interpreter exit in the middle of a step

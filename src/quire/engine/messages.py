@@ -242,6 +242,11 @@ class Counters:
     hit_tokens: int = 0
     promised_wait: float = 0.0  # for a request that arrives now
     num_restarts: int = 0  # of the engine, by its client
+    num_fetches: int = 0  # of prefixes from other engines
+    num_failed_fetches: int = 0  # that ended early: the rest was computed
+    fetched_tokens: int = 0
+    sent_tokens: int = 0  # to other engines
+    fetch_seconds: float = 0.0
     plan: HistogramValue = EMPTY_HISTOGRAM  # seconds of a step in the scheduler, before the launch
     run: HistogramValue = EMPTY_HISTOGRAM  # seconds of a step on the device
     commit: HistogramValue = EMPTY_HISTOGRAM  # seconds of a step in the scheduler, after it

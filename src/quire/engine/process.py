@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -44,6 +45,10 @@ class Sockets:
         self._poller = zmq.Poller()
         self._poller.register(self._inbox, zmq.POLLIN)
         self._poller.register(sys.stdin.fileno(), zmq.POLLIN)
+        self._wakes, self._wake = os.pipe()  # open until the process ends: threads may write to it until then
+        for end in (self._wakes, self._wake):
+            os.set_blocking(end, False)
+        self._poller.register(self._wakes, zmq.POLLIN)
         self._send_poller = zmq.Poller()
         self._send_poller.register(self._outbox, zmq.POLLOUT)
         self._send_poller.register(sys.stdin.fileno(), zmq.POLLIN)
@@ -58,9 +63,16 @@ class Sockets:
                     messages += decode(self._inbox.recv(zmq.NOBLOCK))
             except zmq.Again:
                 pass
+        if self._wakes in ready:
+            os.read(self._wakes, 1 << 16)
         if sys.stdin.fileno() in ready:
             messages.append(Shutdown())
         return messages
+
+    def wake(self) -> None:
+        """End a wait for messages. Called from any thread."""
+        with suppress(OSError):  # full: it will be read
+            os.write(self._wake, b"\0")
 
     def send(self, messages: Sequence[Outward]) -> None:
         """Send messages. Waits for a parent that has not connected yet; drops them if the parent has ended.
@@ -94,6 +106,7 @@ def main(inward: str, outward: str) -> None:
             sockets.send([loaded.ready])
             gc.collect()
             gc.freeze()  # these objects stay: keep collections during steps from scanning them
+            loaded.core.wake = sockets.wake
             loaded.core.run(sockets.receive, sockets.send)
     finally:
         sockets.close()

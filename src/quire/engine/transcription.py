@@ -58,19 +58,21 @@ def as_request(asked: SpeechRequest, id: str) -> GenerateRequest:
     """The engine's request."""
     rules = asked.rules
     ends = (rules.end,) if rules.end else ()
-    return GenerateRequest(id, asked.prompt, asked.sampling, ends, source=asked.source, speech=rules)
+    return GenerateRequest(id, asked.prompt, asked.sampling, ends, source=asked.source, speech=rules, kind=asked.kind)
 
 
 def _answer(news: Iterable[Any]) -> SpeechAnswer:
     tokens: list[int] = []
     logprobs: list[float] = []
+    rows = b""
     for each in news:
         if isinstance(each, Failed):
             raise each.error
         if isinstance(each, Tokens | Finished):
             tokens += each.tokens
             logprobs += [scored.logprob for scored in each.logprobs]
-    return SpeechAnswer(tuple(tokens), tuple(logprobs))
+            rows = each.vector if isinstance(each, Finished) else rows
+    return SpeechAnswer(tuple(tokens), tuple(logprobs), rows)
 
 
 def samples_of(recording: Any) -> np.ndarray[Any, Any]:

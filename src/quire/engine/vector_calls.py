@@ -104,9 +104,15 @@ class VectorCalls:
         answer = answer_vectors(self._model, _truncated(ask, truncate))
         return [Embedding(np.frombuffer(row, np.float32), n) for row, n in zip(*answer[:2], strict=True)]
 
-    def score(self, first: Any, second: Any, *, truncate: bool = False) -> list[PairScore]:
-        """Return a score for each pair: of one text with each of the second, or of each pair of two equal lists."""
-        ask = VectorRequest("", RequestKind.SCORE, _texts("first", first), _texts("second", second))
+    def score(
+        self, first: Any, second: Any, *, instruction: str | None = None, truncate: bool = False
+    ) -> list[PairScore]:
+        """Return a score for each pair: of one text with each of the second, or of each pair of two equal lists.
+
+        `instruction`: what a document is judged by, for models such as Qwen3-Reranker; None: the model's own.
+        """
+        texts = _texts("first", first), _texts("second", second)
+        ask = VectorRequest("", RequestKind.SCORE, *texts, prompt=instruction)
         answer = answer_vectors(self._model, _truncated(ask, truncate))
         return [PairScore(float(row[0]), count) for row, count in zip(*answer[:2], strict=True)]
 

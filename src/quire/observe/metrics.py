@@ -90,6 +90,11 @@ STEPS = Metric(
     label="part",
     bounds=STEP_SECONDS,
 )
+FETCHES = Metric("quire_fetches", MetricKind.COUNTER, "Prefixes fetched from other engines.")
+FAILED_FETCHES = Metric("quire_failed_fetches", MetricKind.COUNTER, "Fetches that ended early; the rest was computed.")
+FETCHED_TOKENS = Metric("quire_fetched_tokens", MetricKind.COUNTER, "Tokens whose KV came from other engines.")
+SENT_TOKENS = Metric("quire_sent_tokens", MetricKind.COUNTER, "Tokens whose KV was sent to other engines.")
+FETCH_SECONDS = Metric("quire_fetch_seconds", MetricKind.COUNTER, "Seconds that fetches took, with their waits.")
 RESTARTS = Metric("quire_engine_restarts", MetricKind.COUNTER, "Engine restarts after a crash.")
 COMPUTED = Metric("quire_computed_tokens", MetricKind.COUNTER, "Computed tokens, prompts and answers.")
 PADDED = Metric(
@@ -190,6 +195,11 @@ def engine_samples(model: str, counters: Mapping[str, Any]) -> Iterator[MetricSa
         (COMPUTED, "computed_tokens"),
         (PADDED, "padded_tokens"),
         (RESTARTS, "num_restarts"),
+        (FETCHES, "num_fetches"),
+        (FAILED_FETCHES, "num_failed_fetches"),
+        (FETCHED_TOKENS, "fetched_tokens"),
+        (SENT_TOKENS, "sent_tokens"),
+        (FETCH_SECONDS, "fetch_seconds"),
         (DRAFTS, "num_drafts"),
     ):
         yield MetricSample(metric, counters[field], model)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from quire.devices.base import (
     DraftCapacity,
     Limits,
+    MovesBlocks,
     PadsSteps,
     PendingSampling,
     Program,
@@ -42,6 +43,7 @@ from quire.sampling.mask import blank
 from quire.sampling.sampler import Task, Top, no_choice, sample
 from quire.types.errors import OutOfDeviceMemory, QuireError, StepFailed
 from quire.types.kinds import PoolKind
+from quire.types.sampling_values import OFF
 from quire.types.step import (
     Part,
     PartResult,
@@ -139,6 +141,12 @@ class Runner:
         return flight.result
 
     @property
+    def block_mover(self) -> MovesBlocks | None:
+        """What copies KV blocks out of and into the device's memory; None: this device or this model cannot."""
+        program = self._program
+        return program if isinstance(program, MovesBlocks) and program.block_layout else None
+
+    @property
     def padded_tokens(self) -> int:
         """Padding tokens that the device has computed so far."""
         return self._program.num_padded if isinstance(self._program, PadsSteps) else 0
@@ -189,9 +197,12 @@ class Runner:
 
     def _build(self, flight: Flight) -> BuiltBatch:
         flight.built = self._batches.build(flight.plan, self._rows, () if flight.masks is None else flight.masks.parts)
-        if self._hidden is not None and (features := self._hidden.features(flight.plan)) is not None:
-            batch = replace(flight.built.batch, features=features)
-            flight.built = flight.built._replace(batch=batch)
+        if self._hidden is not None:
+            features = self._hidden.features(flight.plan)
+            is_drafted = any(row.join.sampling.speculate != OFF for row in flight.rows)
+            if features is not None or not is_drafted:
+                batch = replace(flight.built.batch, features=features, keeps_hidden=is_drafted)
+                flight.built = flight.built._replace(batch=batch)
         states = flight.built.batch.states
         if self._digests is not None and states is not None:
             flight.states = StateSlots(states.source.copy(), states.target.copy())
@@ -232,6 +243,8 @@ class Runner:
                     self._hidden.keep(flight.plan, output.hidden)
                 if flight.error is None:
                     results = self._take(flight, output)
+                    if self.sources is not None and self.sources.alignment is not None and output.hidden is not None:
+                        return self.sources.alignment.take(flight, output.hidden, results)
                     return results if output.pooled is None else self._with_vectors(flight, output.pooled, results)
             except Exception as error:
                 flight.error = _step_failed(flight.plan, error)

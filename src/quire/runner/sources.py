@@ -9,10 +9,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.devices.base import Device, Limits, LoweringOptions, Program, StoresSources
+from quire.devices.base import ComputesSources, Device, Limits, LoweringOptions, Program, StoresSources
 from quire.graph.weight import Weights
 from quire.models.source import DrawnSource
 from quire.ops.batch import Batch, RowPart
+from quire.runner.alignment import Alignment, source_slots
 from quire.types.source import EncoderInput, SourceBlocks
 
 Array = NDArray[Any]
@@ -36,12 +37,14 @@ def source_limits(source: DrawnSource, limits: Limits) -> tuple[Limits, Limits]:
 def lower_source(device: Device, source: DrawnSource, limits: Limits, options: LoweringOptions) -> SourcePrograms:
     """Lower both graphs."""
     encoder, pairs = source_limits(source, limits)
-    options = replace(options, kept=None)
+    options = replace(options, kept=None, samples=False)
     first, second = (
         device.lower(graph, _used(source.weights, graph.weight_names()), each, options)
         for graph, each in ((source.encoder, encoder), (source.pairs, pairs))
     )
-    return SourcePrograms(first, second, source.num_features, encoder.max_tokens, limits.block_tokens)
+    size, columns = limits.block_tokens, source.aligned_keys
+    alignment = Alignment(columns, limits.num_source_blocks * size, size) if len(columns) else None
+    return SourcePrograms(first, second, source.num_features, encoder.max_tokens, size, alignment)
 
 
 def _used(weights: Weights, names: Iterable[str]) -> Weights:
@@ -57,6 +60,7 @@ class SourcePrograms:
     num_features: int  # 0: sources are token ids
     max_tokens: int  # of one launch
     block_tokens: int
+    alignment: Alignment | None = None  # of models that find words in their sources
 
     def encode(self, joined: Sequence[SourceBlocks], decoder: object) -> None:
         """Encode the new ones among these sources, and store them in the decoder's blocks."""
@@ -70,8 +74,13 @@ class SourcePrograms:
             new = new[count:]
 
     def _encode(self, sources: Sequence[SourceBlocks], decoder: object) -> None:
-        hidden = self._rows([cast(EncoderInput, each.source) for each in sources])
-        slots = np.concatenate([self._slots(each) for each in sources])
+        batch = self._batch([cast(EncoderInput, each.source) for each in sources])
+        slots = np.concatenate([source_slots(each, self.block_tokens) for each in sources])
+        if isinstance(decoder, ComputesSources) and self.alignment is None:  # else the host needs some of the keys
+            decoder.compute_source(batch, slots, self.encoder, self.pairs)
+            return
+        hidden = self.encoder.launch(batch).result().logits
+        assert hidden is not None
         for first in range(0, len(slots), PAIR_TOKENS):
             part = hidden[first : first + PAIR_TOKENS]
             blocks = range(-(-len(part) // self.block_tokens))
@@ -79,9 +88,11 @@ class SourcePrograms:
             pairs = self.pairs.launch(replace(batch, features=part)).result().logits
             assert pairs is not None
             cast(StoresSources, decoder).store_source(slots[first : first + PAIR_TOKENS], pairs)
+            if self.alignment is not None:
+                self.alignment.store(slots[first : first + PAIR_TOKENS], pairs)
 
-    def _rows(self, sources: Sequence[EncoderInput]) -> Array:
-        """The encoder's output for all tokens of these sources."""
+    def _batch(self, sources: Sequence[EncoderInput]) -> Batch:
+        """A step of the encoder: all tokens of these sources."""
         parts, first = [], 0
         for source in sources:
             blocks = range(first, first + -(-source.num_tokens // self.block_tokens))
@@ -91,11 +102,4 @@ class SourcePrograms:
         if self.num_features:
             rows = [np.frombuffer(source.features, np.float32).reshape(-1, self.num_features) for source in sources]
             batch = replace(batch, features=np.concatenate(rows))
-        output = self.encoder.launch(batch).result().logits
-        assert output is not None
-        return output
-
-    def _slots(self, source: SourceBlocks) -> Array:
-        size = self.block_tokens
-        slots = np.array(source.blocks, np.int32)[:, None] * size + np.arange(size, dtype=np.int32)
-        return np.ascontiguousarray(slots.reshape(-1)[: source.num_tokens])
+        return batch

@@ -10,7 +10,7 @@ from itertools import chain
 
 import numpy as np
 
-from quire.devices.base import Limits, Program
+from quire.devices.base import Limits, Program, RunsAhead
 from quire.ops.batch import Batch
 from quire.runner.batch import NONE
 from quire.runner.flight import Flight, Masks
@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 class WholeTextRunner:
     """One encoder on one device."""
 
-    depth = 1
     padded_tokens = 0
 
     def __init__(self, program: Program, limits: Limits, pool: PoolKind) -> None:
         self._program, self._limits, self._pool = program, limits, pool
+        self.depth = program.max_in_flight if isinstance(program, RunsAhead) else 1  # steps in flight
         self._flights: deque[Flight] = deque()  # not collected
 
     def launch(self, plan: StepPlan, masks: Masks | None = None) -> Flight:

@@ -123,10 +123,10 @@ class OverlappedSpeculation(Speculation):
         found = request.chances.get(source)
         return super()._chances(request, source, count) if found is None else found[:count]
 
-    def record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_overlapped: bool) -> None:
+    def record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_usual: bool) -> None:
         """Learn from the time of a step in which every part decodes."""
         if num_tokens == len(parts):
-            if is_overlapped:
+            if is_usual:
                 self._costs.record(num_tokens, seconds)
         elif all(part.num_logits == part.num_tokens for part in parts):
             self._drafted_costs.record(num_tokens, max(seconds - self._model_seconds, LEAST_SHARE * seconds))

@@ -23,6 +23,7 @@ from enum import Enum
 from typing import Any
 
 from quire.cache.kv_cache import Hit, Lease
+from quire.scheduler.accounting import Accounting
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.sampling_values import OFF
 from quire.types.step import Outcome, Part, TokenLogprobs
@@ -45,20 +46,6 @@ NEXT_PHASES = {
     Phase.DECODING: (Phase.WAITING, Phase.FINISHED),
     Phase.FINISHED: (),
 }
-
-
-@dataclass(slots=True, eq=False)
-class Accounting:
-    """Queue time, prefix hit and charges of one sample. Planning does not depend on them."""
-
-    arrival_time: float
-    num_charged: int  # output tokens charged to its key
-    admission_time: float | None = None  # of the first admission
-    num_hit: int = 0  # prompt tokens found in the prefix tree at the first admission
-
-    def queue_seconds(self, now: float) -> float:
-        """Return the seconds in the queue before the first admission, or until now."""
-        return (now if self.admission_time is None else self.admission_time) - self.arrival_time
 
 
 @dataclass(slots=True, eq=False)
@@ -106,6 +93,7 @@ class RequestState:
 
     # states
     awaited: tuple[Lease, int] | None = None  # while waiting: a lease that begins like it; tokens that they share
+    num_forced: int = 0  # output tokens that its grammar forced
     state_source: int | None = None  # the slot that its next part reads its state from, if the runner has another one
 
     def __post_init__(self, arrival_time: float, packed_prompt: array[int] | None) -> None:
@@ -144,6 +132,11 @@ class RequestState:
         """Has no part of it been planned that writes its live slot?"""
         live = None if self.lease is None or self.lease.state is None else self.lease.state.target
         return self.state_source is not None and self.state_source != live
+
+    @property
+    def _has_state(self) -> bool:
+        """Does it have a state, which could not go back, or no blocks?"""
+        return self.lease is None or self.lease.state is not None
 
     @property
     def remaining(self) -> int:
@@ -282,7 +275,9 @@ class RequestState:
         """Append output that was not sampled, as `accept` does: the next step computes it from the host's tokens."""
         self._is_next_on_device = False
         self._update_plain_decode()
-        return self.accept(tokens)
+        accepted, finish = self.accept(tokens)
+        self.num_forced += len(accepted)
+        return accepted, finish
 
     # ── drafts ──
 
@@ -297,6 +292,32 @@ class RequestState:
         if self.phase is Phase.DECODING:
             self.drafts = drafts[: max(0, self.max_total - len(self.tokens) - 1)]
             self._update_plain_decode()
+
+    def schedule_drafts(self, most: int, step_number: int) -> tuple[int, ...]:
+        """Record a part of its newest token and up to `most` drafts; return them. Empty: it takes more. Hot path."""
+        start, drafts = self.scheduled, self.drafts
+        if not drafts or self.expected or len(self.tokens) != start + 1 or self._has_state:
+            return ()
+        if start + len(drafts) >= self.capacity or len(drafts) > most:
+            return ()
+        self.scheduled, self.last_step, self.drafts = start + 1, step_number, ()
+        self.num_in_flight += 1
+        self.expected += 1
+        self._is_next_on_device = self._awaits_result = True
+        return (self.tokens[start], *drafts)
+
+    def take_verified(self, part: Part, tokens: tuple[int, ...]) -> bool:
+        """Record the tokens of a part with drafts, if they do not end the request. Hot path."""
+        if not tokens or not 1 < part.num_logits == part.num_tokens or self._num_stale or self._has_state:
+            return False
+        if len(self.tokens) + len(tokens) >= self.max_total or not self.stops.isdisjoint(tokens):
+            return False
+        self.expected -= 1
+        self._awaits_result = False
+        self.computed = self.scheduled = part.start + len(tokens)
+        self.tokens.extend(tokens)
+        self._update_plain_decode()
+        return True
 
     def limit_drafts(self, count: int) -> None:
         """Keep at most `count` drafts."""

@@ -60,8 +60,8 @@ class Scheduler:
             raise DuplicateRequest(request.id)
         self._admission.check_fits(request)
         self._admission.check_load(self._waiting, self._step_times, request)
-        max_total = self._admission.max_total
-        max_total = min(len(request.prompt) + (request.sampling.max_tokens or max_total), max_total)
+        most = self._admission.max_total
+        max_total = min(len(request.prompt) + (request.sampling.max_tokens or most), most)
         for sample in request.unfinished_samples:
             self._num_arrived += 1
             state = RequestState(request, sample, self._num_arrived, max_total, now, packed_prompt)
@@ -73,7 +73,7 @@ class Scheduler:
         self, request_id: str, now: float, reason: FinishReason = FinishReason.CANCELLED, sample: int | None = None
     ) -> bool:
         """End a request, or one sample of it, and free what it held. Return whether there was one."""
-        states = [s for s in self._requests.samples(request_id) if sample is None or s.sample == sample]
+        states = [s for s in self._requests.samples(request_id) if sample in (None, s.sample)]
         for state in states:
             self._end(state, now, state.outcome(finish=reason))
         return bool(states)
@@ -127,14 +127,13 @@ class Scheduler:
         if result.is_typical:
             self._step_times.record_step(plan.num_tokens, result.seconds)
             self._step_times.pace.record_step(plan, result)
-            self._speculation.record_step(plan.parts, plan.num_tokens, result.seconds, step.is_overlapped)
+            self._speculation.record_step(plan.parts, plan.num_tokens, result.seconds, step.is_usual)
         report = self._outcomes.append
         for state, part, part_result in zip(step.states, plan.parts, result.parts, strict=True):
             state.num_in_flight -= 1
             tokens, logprobs, error, _, _ = part_result
             if state.is_plain_decode and len(tokens) == 1 and error is None:
-                # Hot path, up to a thousand times a step: the part computed the last known token, and the request
-                # continues with the sampled one. Parts are read only off this path: their attributes are slow.
+                # Hot path, up to a thousand times a step. Parts are read only off it: their attributes are slow.
                 known, token, computed = state.tokens, tokens[0], state.computed + 1
                 if computed == len(known) and computed + 1 < state.max_total and token not in state.stops:
                     state.expected -= 1
@@ -144,6 +143,12 @@ class Scheduler:
                         self._seal(state, now)
                     report(token_outcome(state.request_id, state.sample, tokens, logprobs))
                     continue
+            elif error is None and state.awaits_result and state.take_verified(part, tokens):
+                drafts = self._speculation.record(state.sample_id, part.num_logits - 1, tokens)
+                report(token_outcome(state.request_id, state.sample, tokens, logprobs, drafts))
+                if state.computed >= state.seal_at:
+                    self._seal(state, now)
+                continue
             if error is not None:
                 self._restart_dependents(state, step, now)
             self._apply(state, part, part_result, now)
@@ -200,14 +205,12 @@ class Scheduler:
 
     def _plan_streams(self, step: StepBuilder, now: float) -> list[RequestState]:
         """Add the newest tokens of every decoding request; return the prefilling requests."""
-        prompts = []
-        running = self._running.snapshot()
+        prompts, running = list[RequestState](), self._running.snapshot()
         spare = step.budget - len(running)  # beyond one token each: for drafts and forced tokens
         number, add_part, add_state, num_plain = step.number, step.parts.append, step.states.append, 0
         for state in running:
             if state.is_plain_decode:  # hot path, up to a thousand times a step
-                start = state.scheduled
-                end = start + 1
+                start, end = state.scheduled, state.scheduled + 1
                 if end >= state.max_total:
                     continue  # its last token is in flight
                 if start < state.capacity:
@@ -226,7 +229,8 @@ class Scheduler:
             elif state.phase is Phase.PREFILLING:
                 prompts.append(state)
             elif state.phase is Phase.DECODING and not state.awaits_result:  # not if preempted in this loop
-                spare -= self._plan_several(state, step, spare, now)
+                tokens = state.schedule_drafts(min(spare, step.scored_budget), number)
+                spare -= step.add_drafts(state, tokens) if tokens else self._plan_several(state, step, spare, now)
         step.budget -= num_plain
         return prompts
 

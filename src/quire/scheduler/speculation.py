@@ -32,7 +32,8 @@ MIN_PROBABILITY = 0.05  # that a drafted token is reached and accepted: less is 
 
 
 class DraftCandidate(NamedTuple):
-    """The best draft of one text, with the probability that each of its tokens is reached and accepted."""
+    """The best draft of one text, with the tokens to expect of each of its own: the probability that it is reached and
+    accepted, and that the text's grammar would not have forced it."""
 
     state: RequestState
     request: RequestDrafts
@@ -121,7 +122,7 @@ class Speculation:
                 if not draft.tokens:
                     continue
                 source = (drafter.name, draft.strength)
-                chances = self._chances(requests[place], source, len(draft.tokens))
+                chances = self._gains(states[place], requests[place], source, len(draft.tokens))
                 found = best[place]
                 if found is None or sum(chances) > sum(found.probabilities):
                     best[place] = DraftCandidate(states[place], requests[place], source, draft.tokens, chances)
@@ -144,7 +145,7 @@ class Speculation:
         for state in chosen:
             request, tokens = self._request(state.sample_id), drafts[state.sample_id]
             if tokens:
-                chances = self._chances(request, model.source, len(tokens))
+                chances = self._gains(state, request, model.source, len(tokens))
                 kept.append(DraftCandidate(state, request, model.source, tokens, chances, choice.is_trial))
         return kept
 
@@ -157,7 +158,7 @@ class Speculation:
         texts = []
         for state in states:
             request = self._request(state.sample_id)
-            chances = self._chances(request, model.source, model.max_drafts)
+            chances = self._gains(state, request, model.source, model.max_drafts)
             if (1.0 + sum(chances)) * share > expected.get(state.sample_id, 0.0):
                 texts.append(DraftedText(state, request, chances))
         return texts
@@ -166,6 +167,14 @@ class Speculation:
         """Return what the model had best do now."""
         plain = self._costs.seconds(num_running)
         return model.choose(texts, num_running, plain, partial(self._drafted_seconds, num_running))
+
+    def _gains(self, state: RequestState, request: RequestDrafts, source: Source, count: int) -> list[float]:
+        """Return the tokens to expect of each drafted one. What a grammar would force without a draft is no gain."""
+        chances = self._chances(request, source, count)
+        if not state.num_forced:
+            return chances
+        sampled_share = 1.0 - state.num_forced / state.num_output
+        return [chance * sampled_share for chance in chances]
 
     def _chances(self, request: RequestDrafts, source: Source, count: int) -> list[float]:
         reached, later = self._acceptance.probabilities(request, source)
@@ -223,7 +232,7 @@ class Speculation:
     def record(self, sample_id: str, num_drafts: int, tokens: Sequence[int]) -> tuple[DraftCount, ...]:
         """Learn how many drafts of a text were accepted, all but one of its new tokens; return the counts."""
         source = self._pending.pop(sample_id, None)
-        passed_over = self._passed_over.pop(sample_id, None)
+        passed_over = self._passed_over.pop(sample_id, None) if self._passed_over else None
         if source is None or not tokens or not num_drafts:
             return ()
         if passed_over is not None:  # the tokens tell what would have been accepted of it
@@ -241,8 +250,8 @@ class Speculation:
     def _learn(self, request: RequestDrafts, source: Source, num_drafts: int, num_accepted: int) -> None:
         self._acceptance.record(request, source, num_drafts, num_accepted)
 
-    def record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_overlapped: bool) -> None:
-        """Learn from the time of a step. `is_overlapped`: planned with another one in flight."""
+    def record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_usual: bool) -> None:
+        """Learn from the time of a step. `is_usual`: the device waited for its plan no longer than plain steps do."""
         if self._drafters or self._model is not None:
             is_decoding = num_tokens == len(parts) or all(part.num_logits == part.num_tokens for part in parts)
             self._costs.record(num_tokens, seconds, is_decoding)

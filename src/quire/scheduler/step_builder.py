@@ -5,7 +5,17 @@ from __future__ import annotations
 from quire.cache.kv_cache import KVCache, Promise
 from quire.config import SchedulerConfig
 from quire.scheduler.request_state import RequestState
-from quire.types.step import CopyBlock, Join, Part, SaveState, SharedPrefix, StateChange, StepPlan, TableChange
+from quire.types.step import (
+    CopyBlock,
+    Join,
+    Part,
+    SaveState,
+    SharedPrefix,
+    StateChange,
+    StepPlan,
+    TableChange,
+    draft_part,
+)
 
 
 class StepBuilder:
@@ -15,7 +25,7 @@ class StepBuilder:
         self, number: int, config: SchedulerConfig, cache: KVCache, now: float, is_overlapped: bool = False
     ) -> None:
         self.number = number
-        self.is_overlapped = is_overlapped  # another step was in flight when it was planned
+        self._is_overlapped = is_overlapped  # another step was in flight when it was planned
         self._cache = cache
         self._now = now
         self.budget = config.max_step_tokens  # tokens that still fit
@@ -30,6 +40,11 @@ class StepBuilder:
         self._states: list[StateChange] = []
         self._saves: list[SaveState] = []
         self._max_tokens = config.max_step_tokens
+
+    @property
+    def is_usual(self) -> bool:
+        """Was it planned as plain steps of its texts are: with another one in flight, unless all await each result?"""
+        return self._is_overlapped or all(state.request.is_constrained for state in self.states)
 
     def max_tokens_of(self, state: RequestState) -> int:
         """Return how many tokens of a request still fit. A prompt to be scored needs logits for every token."""
@@ -75,6 +90,14 @@ class StepBuilder:
         state.schedule(end, self.number)
         self.budget -= part.num_tokens
         return part.num_tokens
+
+    def add_drafts(self, state: RequestState, tokens: tuple[int, ...]) -> int:
+        """Add a part of a request's newest token and drafts, which is scheduled. Return the number of drafts."""
+        self.parts.append(draft_part(state.sample_id, state.row, state.scheduled - 1, tokens))
+        self.states.append(state)
+        self.budget -= len(tokens)
+        self.scored_budget -= len(tokens) - 1
+        return len(tokens) - 1
 
     def _add_copies(self, state: RequestState) -> None:
         """Add the copies that a request's first part reads. A step without parts, which it may join, makes none."""

@@ -49,8 +49,8 @@ class StepCosts:
         return bool(self._decoding)
 
     def record(self, num_tokens: int, seconds: float, is_decoding: bool = True) -> None:
-        """Learn from a step. `is_decoding`: every token yields logits."""
-        if seconds <= 0.0:
+        """Learn from a step. `is_decoding`: every token yields logits. A step in which requests only join has none."""
+        if seconds <= 0.0 or not num_tokens:
             return
         self._num_steps += 1
         cells, size = self._decoding if is_decoding else self._prompts, _size_of(num_tokens)

@@ -1,0 +1,51 @@
+"""What an engine counts of its transfers, and reports to metrics and gateways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from quire.engine.messages import Counters
+from quire.transfer.form import BlockForm
+from quire.transfer.receiver import Fetch
+from quire.types.load import LoadReport
+
+
+@dataclass(slots=True)
+class TransferTally:
+    """Counts since the start. Changed by the loop alone."""
+
+    num_fetches: int = 0
+    num_failed_fetches: int = 0
+    fetched_tokens: int = 0
+    sent_tokens: int = 0
+    fetch_seconds: float = 0.0
+    num_bytes: int = 0
+    busy_seconds: float = 0.0
+
+    def add_ended(self, fetch: Fetch) -> None:
+        """Count a fetch that is over."""
+        self.fetch_seconds += fetch.seconds
+        self.num_bytes += fetch.num_bytes
+        self.busy_seconds += fetch.busy_seconds
+        self.num_failed_fetches += bool(fetch.error)
+
+    def counted(self, counters: Counters) -> Counters:
+        """Return the counters with those of transfers."""
+        return replace(
+            counters,
+            num_fetches=self.num_fetches,
+            num_failed_fetches=self.num_failed_fetches,
+            fetched_tokens=self.fetched_tokens,
+            sent_tokens=self.sent_tokens,
+            fetch_seconds=self.fetch_seconds,
+        )
+
+    def reported(self, report: LoadReport, role: str, port: int, form: BlockForm) -> LoadReport:
+        """Return a load report with the role, and what a gateway needs to estimate transfers."""
+        return replace(
+            report,
+            role=role,
+            transfer_port=port,
+            token_bytes=-(-form.part_bytes[0] // form.block_tokens),
+            receive_rate=self.num_bytes / self.busy_seconds if self.busy_seconds else 0.0,
+        )
