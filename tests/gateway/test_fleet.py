@@ -30,6 +30,35 @@ def test_requests_count_until_a_report_that_was_asked_for_later():
     assert only(fleet).num_open == 0
 
 
+def test_what_has_been_answered_and_has_ended_since_a_report_is_not_in_its_queue_any_more():
+    fleet = Fleet()
+    fleet.add("r")
+    for name, num_tokens in (("1", 1000), ("2", 300), ("3", 200)):
+        fleet.sent(name, BalancerChoice("r"), num_tokens, now=0.0)
+    fleet.report("r", LoadReport(num_running=3, prompt_tokens=600), asked_at=1.0)  # 900 of the first are computed
+    assert (only(fleet).answered_tokens, only(fleet).ended_requests) == (0, 0)
+    fleet.answered("1")
+    assert only(fleet).answered_tokens == 100  # the two others are still to come
+    fleet.answered("2")
+    fleet.ended("1")
+    fleet.ended("2")
+    assert (only(fleet).answered_tokens, only(fleet).ended_requests, only(fleet).num_open) == (400, 2, 1)
+    fleet.ended("3")
+    assert (only(fleet).answered_tokens, only(fleet).ended_requests, only(fleet).num_open) == (600, 3, 0)
+    fleet.report("r", LoadReport(), asked_at=2.0)
+    assert (only(fleet).answered_tokens, only(fleet).ended_requests) == (0, 0)
+
+
+def test_an_end_that_no_report_has_counted_takes_nothing_from_the_report():
+    fleet = Fleet()
+    fleet.add("r")
+    fleet.report("r", LoadReport(num_running=1, prompt_tokens=500), asked_at=1.0)  # of another gateway
+    fleet.sent("1", BalancerChoice("r"), 100, now=1.1)
+    fleet.answered("1")
+    fleet.ended("1")
+    assert only(fleet) == Replica("r", load=LoadReport(num_running=1, prompt_tokens=500), reported_at=1.0)
+
+
 def test_a_replica_that_never_reports_is_judged_by_what_was_sent():
     fleet = Fleet()
     fleet.add("r")

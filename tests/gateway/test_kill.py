@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,9 @@ def body(number: int) -> dict[str, Any]:
     return {"messages": messages, "temperature": 0, "max_tokens": 48, "stream": True, "ignore_eos": True}
 
 
+BODIES = [body(number) for number in range(NUM_STREAMS)]
+
+
 class Stream:
     """One stream as its client sees it."""
 
@@ -85,9 +88,11 @@ class Stream:
         self.error = ""
         self.ids: set[str] = set()
 
-    async def run(self, client: httpx.AsyncClient, url: str, number: int, begun: asyncio.Semaphore | None) -> None:
+    async def run(
+        self, client: httpx.AsyncClient, url: str, asked: dict[str, Any], begun: asyncio.Semaphore | None
+    ) -> None:
         try:
-            async with client.stream("POST", url + PATH, json=body(number)) as response:
+            async with client.stream("POST", url + PATH, json=asked) as response:
                 if response.status_code != 200:
                     self.error = (await response.aread()).decode()
                     return
@@ -112,13 +117,17 @@ class Stream:
             self.text += "".join(choice["delta"].get("content") or "" for choice in event["choices"])
 
 
-async def streams(url: str, kill: Any = None, num_begun: int = NUM_STREAMS // 2) -> list[Stream]:
-    """Run all streams; when some of them have text, call `kill`."""
+async def streams(
+    url: str, kill: Any = None, num_begun: int = NUM_STREAMS // 2, bodies: Sequence[dict[str, Any]] = BODIES
+) -> list[Stream]:
+    """Run a stream for each body; when some of them have text, call `kill`."""
     limits = httpx.Limits(max_connections=NUM_STREAMS)
     begun = asyncio.Semaphore(0)
     async with httpx.AsyncClient(timeout=300, limits=limits, trust_env=False) as client:
-        made = [Stream() for _ in range(NUM_STREAMS)]
-        tasks = [asyncio.create_task(each.run(client, url, number, begun)) for number, each in enumerate(made)]
+        made = [Stream() for _ in bodies]
+        tasks = [
+            asyncio.create_task(each.run(client, url, asked, begun)) for each, asked in zip(made, bodies, strict=True)
+        ]
         if kill is not None:
             for _ in range(num_begun):
                 await begun.acquire()

@@ -3,7 +3,7 @@
     first token = (prompt tokens ahead of it + its own uncached ones) / prompt rate + wait for a row
     end         = first token + output tokens × seconds per token with all streams that will run
 
-The prompts that were reported are being computed since then; those that were sent since are still to come.
+The prompts that were reported are being computed since then, and some are done; those sent since are still to come.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ def replica_terms(replica: Replica, paces: tuple[float, float], now: float) -> R
     ahead, num_others = 0, max(replica.sent_requests, replica.num_open)
     reported_at = now if replica.reported_at is None else replica.reported_at
     if now - reported_at <= STALE_SECONDS:
-        ahead = load.waiting_tokens + load.prompt_tokens
-        num_others = max(num_others, replica.sent_requests + load.num_running + load.num_waiting)
+        ahead = load.backlog_tokens - replica.answered_tokens
+        num_reported = load.num_running + load.num_waiting - replica.ended_requests
+        num_others = max(num_others, replica.sent_requests + num_reported)
     fixed, num_there = replica.sent_tokens / rate, num_others
     if load.max_rows and num_others >= load.max_rows:
         fixed += (num_others + 1 - load.max_rows) * load.service_seconds / load.max_rows

@@ -11,21 +11,36 @@ GRACE_SECONDS = 0.05  # a request sent so shortly before a report was asked for 
 
 
 @dataclass(slots=True)
+class _Sent:
+    """A request in progress."""
+
+    member: _Member
+    sent_at: float
+    num_tokens: int  # of its prompt, still to be computed
+    is_reported: bool = False  # the newest report counts it
+
+
+@dataclass(slots=True)
 class _Member:
-    """A replica, and the requests that its newest report does not count."""
+    """A replica, the requests that its newest report does not count, and what has become of those that it counts."""
 
     name: str
     weight: float = 1.0
     is_available: bool = True
     load: LoadReport = NO_REPORT
     reported_at: float | None = None
-    unreported: dict[str, tuple[float, int]] = field(default_factory=dict)  # request -> (sent at, uncached tokens)
-    sent_tokens: int = 0
+    unreported: dict[str, _Sent] = field(default_factory=dict)
+    sent_tokens: int = 0  # of the unreported ones
+    reported_tokens: int = 0  # of the reported ones that are not computed yet
+    answered_tokens: int = 0  # of the reported ones that were computed since
+    ended_requests: int = 0  # reported ones that have ended since
     num_open: int = 0
     view: Replica | None = None  # while nothing has changed
 
     def replica(self) -> Replica:
         if self.view is None:
+            # A report counts what is left of prompts, `answered_tokens` whole ones: what is not computed stays.
+            left = max(self.load.backlog_tokens - self.answered_tokens, self.reported_tokens)
             self.view = Replica(
                 self.name,
                 self.is_available,
@@ -35,24 +50,39 @@ class _Member:
                 sent_requests=len(self.unreported),
                 sent_tokens=self.sent_tokens,
                 num_open=self.num_open,
+                answered_tokens=max(self.load.backlog_tokens - left, 0),
+                ended_requests=self.ended_requests,
             )
         return self.view
 
     def count_reported(self, request_id: str) -> None:
-        self.sent_tokens -= self.unreported.pop(request_id, (0.0, 0))[1]
-        self.view = None
+        """The newest report counts this request."""
+        sent = self.unreported.pop(request_id)
+        sent.is_reported = True
+        self.sent_tokens -= sent.num_tokens
+        self.reported_tokens += sent.num_tokens
+
+    def count_answered(self, sent: _Sent) -> None:
+        """The prompt of this request is computed."""
+        if sent.is_reported:
+            self.reported_tokens -= sent.num_tokens
+            self.answered_tokens += sent.num_tokens
+        else:
+            self.sent_tokens -= sent.num_tokens
+        sent.num_tokens, self.view = 0, None
 
 
 class Fleet:
     """Keeps the replicas of one model. Pure: time is an argument.
 
     A report counts the requests that were sent before it; those that are sent while it is on its way are counted here
-    until the next one. A replica that reports nothing is judged by the requests that this gateway has sent to it.
+    until the next one. First tokens and ends are counted here too: a report may be half a second old, and in that time
+    a queue may have gone. A replica that reports nothing is judged by the requests that this gateway has sent to it.
     """
 
     def __init__(self) -> None:
         self._members: dict[str, _Member] = {}
-        self._open: dict[str, _Member] = {}  # by request
+        self._open: dict[str, _Sent] = {}  # by request
 
     def add(self, name: str, weight: float = 1.0, is_available: bool = True) -> None:
         """Add a replica, or change the weight and availability of one that is known."""
@@ -66,36 +96,36 @@ class Fleet:
     def report(self, name: str, load: LoadReport, asked_at: float) -> None:
         """Take a load report that was asked for at `asked_at`: it counts what was sent before."""
         member = self._members[name]
-        old = [each for each, (sent_at, _) in member.unreported.items() if sent_at < asked_at - GRACE_SECONDS]
+        old = [each for each, sent in member.unreported.items() if sent.sent_at < asked_at - GRACE_SECONDS]
         for request_id in old:
             member.count_reported(request_id)
+        member.answered_tokens = member.ended_requests = 0
         member.load, member.reported_at, member.view = load, asked_at, None
 
     def sent(self, request_id: str, choice: BalancerChoice, num_tokens: int, now: float) -> None:
         """Count a request of `num_tokens` prompt tokens that is sent to the chosen replica."""
         member = self._members.get(choice.replica)
         if member is not None:
-            num_uncached = max(num_tokens - choice.num_cached, 0)
-            self._open[request_id] = member
-            member.unreported[request_id] = (now, num_uncached)
-            member.sent_tokens += num_uncached
+            sent = _Sent(member, now, max(num_tokens - choice.num_cached, 0))
+            self._open[request_id] = member.unreported[request_id] = sent
+            member.sent_tokens += sent.num_tokens
             member.num_open += 1
             member.view = None
 
     def answered(self, request_id: str) -> None:
         """Count the first token of a request: its prompt is computed, whether a report says so or not."""
-        member = self._open.get(request_id)
-        if member is not None and request_id in member.unreported:
-            sent_at, num_tokens = member.unreported[request_id]
-            member.unreported[request_id] = (sent_at, 0)
-            member.sent_tokens -= num_tokens
-            member.view = None
+        sent = self._open.get(request_id)
+        if sent is not None and sent.num_tokens:
+            sent.member.count_answered(sent)
 
     def ended(self, request_id: str) -> None:
         """Count the end of a request, whatever its result. Unknown requests are ignored."""
-        member = self._open.pop(request_id, None)
-        if member is not None:
-            member.count_reported(request_id)
+        sent = self._open.pop(request_id, None)
+        if sent is not None:
+            member = sent.member
+            member.count_answered(sent)
+            member.unreported.pop(request_id, None)
+            member.ended_requests += sent.is_reported
             member.num_open -= 1
 
     def replicas(self) -> list[Replica]:

@@ -45,6 +45,8 @@ REPLICAS = st.lists(
         sent_requests=st.integers(0, 5),
         sent_tokens=st.integers(0, 10**5),
         num_open=st.integers(0, 100),
+        answered_tokens=st.integers(0, 10**6),
+        ended_requests=st.integers(0, 60),
     ),
     max_size=6,
     unique_by=lambda each: each.name,
@@ -109,6 +111,27 @@ def test_cache_computes_a_prefix_again_when_its_queue_costs_more_and_says_so():
 def test_cache_stays_when_computing_again_costs_more_than_the_queue():
     request = BalancedRequest(60_000, {"b": 59_000})  # 6 s of computing against 4 s of queue
     assert choose("cache", request, fleet(a=IDLE, b=BUSY)).replica == "b"
+
+
+def test_cache_copies_a_prefix_when_the_time_lost_in_its_queue_covers_the_cost():
+    """b has 0.3 s of queue; computing the prefix at a takes 0.2 s from each of 4 others: 0.8 s for 0.1 s."""
+    b = LoadReport(num_running=4, max_rows=16, waiting_tokens=3000, prompt_rate=10_000.0, decode_seconds=0.01)
+    a = LoadReport(num_running=4, max_rows=16, prompt_rate=10_000.0, decode_seconds=0.01)
+    request, replicas = BalancedRequest(2000, {"b": 2000}), fleet(a=a, b=b)
+    balancer = all_balancers()["cache"].make()
+    chosen = [balancer.choose(request, replicas, 0.0).replica for _ in range(9)]
+    assert chosen == [*"bbbbbbb", "a", "b"]  # seven times 0.1 s pay for the copy; then it counts again
+    rare = all_balancers()["cache"].make()
+    later = [[Replica(each.name, load=each.load, reported_at=30.0 * n) for each in replicas] for n in range(30)]
+    assert {rare.choose(request, each, 30.0 * n).replica for n, each in enumerate(later)} == {"b"}  # it is forgotten
+
+
+def test_cache_expects_others_on_an_idle_replica_of_a_busy_fleet():
+    busy = LoadReport(num_running=6, max_rows=16, waiting_tokens=3000, prompt_rate=10_000.0, decode_seconds=0.01)
+    request = BalancedRequest(2000, {"b": 2000})
+    assert choose("cache", request, fleet(idle=IDLE, b=busy, c=busy)).replica == "b"
+    alone = LoadReport(num_running=0, max_rows=16, waiting_tokens=3000, prompt_rate=10_000.0, decode_seconds=0.01)
+    assert choose("cache", request, fleet(idle=IDLE, b=alone)).replica == "idle"
 
 
 def test_one_hot_replica_does_not_switch_affinity_off_for_others():

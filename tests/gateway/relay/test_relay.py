@@ -214,6 +214,17 @@ def test_a_client_that_leaves_ends_the_request_at_the_upstream(fleet):
     assert len([*one.requests, *two.requests]) == 1  # ended, and not tried elsewhere
 
 
+def test_a_prompt_is_in_the_queue_of_its_upstream_until_the_first_token_only(fleet):
+    gateway, one, two = fleet
+    one.answer = two.answer = stream_words(pause=0.2)
+    with gateway.http.stream("POST", PATH, json=STREAM) as response:
+        lines = response.iter_lines()  # kept: httpx closes the connection of an iterator that is dropped
+        next(lines)
+        replicas = gateway.service.balance._fleets["m"].replicas()
+        assert sum(each.num_open for each in replicas) == 1
+        assert sum(each.sent_tokens for each in replicas) == 0
+
+
 def test_a_client_that_reads_slowly_gets_everything(fleet):
     gateway, one, two = fleet
     big = b"data: " + json.dumps({"choices": [{"delta": {"content": "x" * 100_000}}]}).encode() + b"\n\n"

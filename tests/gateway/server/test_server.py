@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
-import subprocess
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import msgspec
@@ -20,11 +15,11 @@ import zmq
 
 from quire.gateway.http.errors import UpstreamFailed
 from quire.gateway.http.pool import ConnectionPool, TlsFiles
-from quire.gateway.upstreams.declared import KubernetesService, UpstreamSpec
-from quire.gateway.upstreams.kubernetes import watch_service
+from quire.gateway.upstreams.declared import UpstreamSpec
 from quire.serve.access.keys import hash_of
 from quire.serve.http.app import all_dialects
 from quire.text.model_text import ModelText
+from tests.gateway.certificates import make_certificates
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.stub_upstream import refuse, stub
 from tests.serve.running import running
@@ -142,27 +137,6 @@ def test_each_upstream_gets_its_own_key():
         assert one.requests[-1].headers["authorization"] == "Bearer for-one"
 
 
-def make_certificates(folder: Path) -> None:
-    """An authority, a server and a client that it has signed."""
-    run = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    make = [*run, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca"]
-    subprocess.run(make, cwd=folder, check=True, capture_output=True)
-    for name, more in (("server", ["-addext", "subjectAltName=IP:127.0.0.1"]), ("client", [])):
-        signed = [*run, "-CA", "ca.pem", "-CAkey", "ca.key", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
-        subprocess.run([*signed, "-subj", f"/CN={name}", *more], cwd=folder, check=True, capture_output=True)
-
-
 def test_an_upstream_may_demand_a_certificate_of_the_gateway(tmp_path):
     make_certificates(tmp_path)
 
@@ -193,71 +167,6 @@ def test_an_upstream_may_demand_a_certificate_of_the_gateway(tmp_path):
         return status, caught.value.public
 
     assert asyncio.run(scene())[0] == 200
-
-
-class ApiServer(BaseHTTPRequestHandler):
-    """A stub of the Kubernetes API: a list of slices, and a watch with what the test adds."""
-
-    slices: ClassVar[list[Any]] = []
-    events: ClassVar[list[Any]] = []
-    tokens: ClassVar[set[str]] = set()
-
-    def do_GET(self) -> None:
-        self.tokens.add(self.headers["authorization"])
-        assert "labelSelector=kubernetes.io%2Fservice-name%3Dquire" in self.path
-        assert self.path.startswith("/apis/discovery.k8s.io/v1/namespaces/ml/endpointslices?")
-        self.send_response(200)
-        self.end_headers()
-        if "watch=1" not in self.path:
-            listed = {"metadata": {"resourceVersion": "7"}, "items": self.slices}
-            self.wfile.write(json.dumps(listed).encode())
-            return
-        assert "resourceVersion=7" in self.path
-        while self.events:
-            self.wfile.write(json.dumps(self.events.pop(0)).encode() + b"\n")
-            self.wfile.flush()
-            time.sleep(0.05)
-
-    def log_message(self, *arguments: Any) -> None: ...
-
-
-def slice_of(name: str, *addresses: str) -> dict[str, Any]:
-    return {"metadata": {"name": name}, "ports": [{"port": 80}], "endpoints": [{"addresses": [a]} for a in addresses]}
-
-
-def test_endpoints_of_kubernetes_are_listed_and_watched(tmp_path):
-    (tmp_path / "token").write_text("pod-token\n")
-    (tmp_path / "namespace").write_text("ml")
-    ApiServer.slices = [slice_of("a", "10.0.0.1")]
-    ApiServer.events = [
-        {"type": "ADDED", "object": slice_of("b", "10.0.0.2", "10.0.0.3")},
-        {"type": "MODIFIED", "object": slice_of("b", "10.0.0.3")},
-        {"type": "BOOKMARK", "object": slice_of("x")},
-        {"type": "DELETED", "object": slice_of("a")},
-    ]
-    server = ThreadingHTTPServer(("127.0.0.1", 0), ApiServer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    seen: list[list[str]] = []
-    api = f"http://127.0.0.1:{server.server_address[1]}"
-    service = KubernetesService("quire", api=api, token_file=str(tmp_path / "token"))
-
-    async def scene() -> None:
-        task = asyncio.create_task(
-            watch_service(service, lambda specs: seen.append([s.url for s in specs]), pause=0.05)
-        )
-        while ["http://10.0.0.3:80"] not in seen:
-            await asyncio.sleep(0.02)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    try:
-        asyncio.run(asyncio.wait_for(scene(), 20))
-    finally:
-        server.shutdown()
-        server.server_close()
-    one, two, three = (f"http://10.0.0.{n}:80" for n in (1, 2, 3))
-    assert seen[:5] == [[one], [one, two, three], [one, three], [one, three], [three]]
-    assert ApiServer.tokens == {"Bearer pod-token"}
 
 
 def test_a_server_joins_and_leaves_when_it_drains(model_file):

@@ -6,7 +6,7 @@ A file of this folder is a balancer; its name is the value of `--balance`. It de
 
 A balancer is pure: it does no I/O, and time is an argument. The gateway calls `choose` for each request, with the
 replicas as `gateway/fleet.py:Fleet.replicas` returns them: the load that each engine reported last, and what this
-gateway has sent there since. Several gateways agree because the reports are the engines' own.
+gateway has sent there and has seen answered since. Several gateways agree because the reports are the engines' own.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class Replica:
     sent_requests: int = 0  # requests of this gateway that the report does not count yet
     sent_tokens: int = 0  # uncached prompt tokens of these requests
     num_open: int = 0  # requests of this gateway that have not ended
+    answered_tokens: int = 0  # prompt tokens that the report counts, of requests that were answered since
+    ended_requests: int = 0  # requests that the report counts and that have ended since
 
     def age(self, now: float) -> float:
         """Seconds since its load was reported; infinite if it never was."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from quire.gateway.http.connection import UpstreamResponse
@@ -39,6 +40,14 @@ class AnswerState:
     stream: EventStream | None = None  # of the newest attempt, if it is not in frames
     usage: RelayedUsage | None = None
     first_byte: float | None = None
+    first_token: float | None = None  # of a stream in frames: its status may come before any token
+    on_token: Callable[[], None] | None = None  # called with the first token of the newest attempt
+
+    def tell_token(self) -> None:
+        """An upstream has generated: it has computed the prompt."""
+        if self.on_token is not None:
+            self.on_token()
+            self.on_token = None
 
 
 class StreamFailed(UpstreamFailed):
@@ -70,7 +79,7 @@ async def _pass_frames(name: str, request: RelayedRequest, response: UpstreamRes
         await exchange.begin(
             200, response.headers.get(STREAM_TYPE, SSE), STREAM_HEADERS | passed_headers(response.headers)
         )
-    read, write, journal = response.read, exchange.write, progress.journal
+    read, write, journal, num_before = response.read, exchange.write, progress.journal, progress.num_tokens
     while data := await read():
         payload, last = b"", None
         for frame in reader.feed(data):
@@ -80,8 +89,12 @@ async def _pass_frames(name: str, request: RelayedRequest, response: UpstreamRes
             payload = payload + frame.payload if payload else frame.payload
             journal.append(frame.journal)
             progress.num_tokens += frame.num_tokens
+        if state.first_token is None and progress.num_tokens:
+            state.first_token = time.monotonic()
         if payload:
             progress.is_begun = True
+            if state.on_token is not None and progress.num_tokens > num_before:
+                state.tell_token()
             await write(payload)
         if last is not None:
             await _pass_last(name, request, last, state)
@@ -116,6 +129,7 @@ async def _pass_events(name: str, request: RelayedRequest, response: UpstreamRes
             more = STREAM_HEADERS | passed_headers(response.headers)
             await exchange.begin(200, response.headers["content-type"], more)
         progress.is_begun = True
+        state.tell_token()
         if state.keeps_text:
             progress.text, progress.num_tokens = text_before + stream.text, tokens_before + stream.num_events
             events = state.events.rewrite(events)

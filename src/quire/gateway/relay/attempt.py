@@ -13,6 +13,7 @@ from quire.gateway.relay.request import AnswerProgress, RelayedRequest, quire_me
 from quire.gateway.relay.text_resume import continued_body
 from quire.gateway.upstreams.upstream import Upstream
 from quire.serve.relayed.note import CLIENT
+from quire.types.transfer import PrefixSource
 
 RETRIED = frozenset({429, 500, 502, 503, 504})
 NOT_HERE = frozenset({404, 405, 501})  # the path, or the model, may exist at another upstream
@@ -60,12 +61,14 @@ class SilenceAlarm:
         self._timer.cancel()
 
 
-async def send_request(upstream: Upstream, request: RelayedRequest, progress: AnswerProgress) -> OpenRequest:
-    """Send a request in the form that this kind of upstream takes."""
+async def send_request(
+    upstream: Upstream, request: RelayedRequest, progress: AnswerProgress, source: PrefixSource | None = None
+) -> OpenRequest:
+    """Send a request in the form that this kind of upstream takes. `source`: of the prompt's blocks."""
     method = request.exchange.record.method
     continues_text = progress.is_begun and not progress.is_framed
     if upstream.is_quire and not continues_text:
-        headers, body = quire_message(request, progress)
+        headers, body = quire_message(request, progress, source)
     else:
         headers = request.headers() | ({CLIENT: request.client_header()} if upstream.is_quire else {})
         body = continued_body(request, progress) if continues_text else request.body

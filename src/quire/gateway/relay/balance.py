@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from urllib.parse import urlsplit
 
-from quire.gateway.balancers.contract import EXPECTED_OUTPUT, BalancedRequest, Balancer, BalancerChoice
+from quire.gateway.balancers.contract import EXPECTED_OUTPUT, BalancedRequest, Balancer, BalancerChoice, Replica
 from quire.gateway.fleet import Fleet
 from quire.gateway.health.outliers import Outliers
+from quire.gateway.placement import Placement, RequestPlacer, count_ended, count_first_token, count_sent
+from quire.gateway.prefix_sources import SourceChoice
 from quire.gateway.relay.request import RelayedRequest
 from quire.gateway.upstreams.registry import Upstreams
 from quire.gateway.upstreams.upstream import Upstream
 from quire.types.load import LoadReport
 from quire.types.request import CacheKey
+from quire.types.transfer import PrefixSource
 
 BYTES_PER_TOKEN = 4  # of a body whose prompt is not encoded
 
@@ -37,6 +41,18 @@ class ChosenUpstream:
 
     upstream: Upstream
     choice: BalancerChoice
+    source: SourceChoice | None = None  # where it gets the prompt's blocks; None: it computes them
+    address: PrefixSource | None = None  # of that source's engine
+
+    @property
+    def source_kind(self) -> str:
+        """Where the prompt's KV comes from, for metrics."""
+        return "alone" if self.source is None else "prefill" if self.source.computes else "cache"
+
+    @property
+    def first_token_seconds(self) -> float:
+        """The estimate."""
+        return self.choice.first_token_seconds if self.source is None else self.source.first_token_seconds
 
 
 class Balance:
@@ -48,16 +64,28 @@ class Balance:
         self._outliers = outliers
         self._lookup = lookup
         self._fleets: dict[str, Fleet] = {}
+        self._placer = RequestPlacer(balancer)
         self._known: dict[str, dict[str, tuple[float, bool]]] = {}  # model -> upstream -> what its fleet was told
 
     def choose(
         self, request: RelayedRequest, now: float, excluded: Collection[str] = (), only_quire: bool = False
     ) -> ChosenUpstream | None:
         """The upstream for this request; None if none is available."""
-        fleet = self._fleet(request, now, only_quire)
-        choice = self._balancer.choose(self._seen(request, excluded), fleet.replicas(), now)
-        upstream = None if choice is None else self._upstreams.get(choice.replica)
-        return None if choice is None or upstream is None else ChosenUpstream(upstream, choice)
+        seen, replicas = self._seen(request, excluded), self._fleet(request, now, only_quire).replicas()
+        placement = self._placer.place(seen, replicas, now, has_source=bool(request.tokens))
+        upstream = None if placement is None else self._upstreams.get(placement.choice.replica)
+        if placement is None or upstream is None:
+            return None
+        source = placement.source
+        address = None if source is None else self._address(source, replicas)
+        return ChosenUpstream(upstream, placement.choice, None if address is None else source, address)
+
+    def _address(self, source: SourceChoice, replicas: Sequence[Replica]) -> PrefixSource | None:
+        """Return where the source's engine sends blocks: at the host of its URL."""
+        upstream = self._upstreams.get(source.replica)
+        host = None if upstream is None else urlsplit(upstream.spec.url).hostname
+        port = next(each.load.transfer_port for each in replicas if each.name == source.replica)
+        return PrefixSource(host, port, source.computes, source.num_tokens, source.seconds) if host else None
 
     def estimates(self, request: RelayedRequest, now: float) -> dict[str, BalancerChoice | None]:
         """What the balancer would say of each upstream alone; None: it is not available."""
@@ -70,6 +98,7 @@ class Balance:
         fleet = self._fleets.setdefault(model, Fleet())
         if upstream.name not in self._known.setdefault(model, {}):
             self._tell(model, upstream, is_available=False)
+        upstream.role = load.role
         fleet.report(upstream.name, load, asked_at)
 
     def loads(self, model: str) -> dict[str, LoadReport]:
@@ -79,9 +108,16 @@ class Balance:
 
     def sent(self, attempt: str, request: RelayedRequest, chosen: ChosenUpstream, now: float) -> None:
         """An attempt of a request is sent."""
-        self._fleets[request.model].sent(attempt, chosen.choice, request.num_tokens, now)
+        placement = Placement(chosen.choice, chosen.source)
+        count_sent(self._fleets[request.model], attempt, placement, request.num_tokens, now)
         if request.tokens:
             self._lookup.expect(chosen.upstream, request.model, request.cache_key, request.tokens)
+
+    def began(self, attempt: str, request: RelayedRequest) -> None:
+        """The first token of an attempt is here: its prompt is computed."""
+        fleet = self._fleets.get(request.model)
+        if fleet is not None:
+            count_first_token(fleet, attempt)
 
     def answered(self, request: RelayedRequest, chosen: ChosenUpstream, num_cached: int) -> None:
         """An upstream has answered, and found so many tokens of the prompt in its cache."""
@@ -92,7 +128,7 @@ class Balance:
         """An attempt has ended."""
         fleet = self._fleets.get(request.model)
         if fleet is not None:
-            fleet.ended(attempt)
+            count_ended(fleet, attempt)
 
     def forget(self, upstream: Upstream) -> None:
         """An upstream is gone."""

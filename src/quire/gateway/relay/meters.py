@@ -18,7 +18,19 @@ READY = Metric("quire_gateway_upstream_ready", GAUGE, "1 if the upstream gets re
 OPEN = Metric("quire_gateway_upstream_open", GAUGE, "Requests in progress at the upstream.", label="upstream")
 REQUESTS = Metric("quire_gateway_upstream_requests", COUNTER, "Requests sent to the upstream.", label="upstream")
 FAILURES = Metric("quire_gateway_upstream_failures", COUNTER, "Requests that the upstream failed.", label="upstream")
-GATEWAY_METRICS = (RETRIES, FAILOVERS, HEDGED, RESUMED, READY, OPEN, REQUESTS, FAILURES)
+SOURCED = Metric(
+    "quire_gateway_streams",
+    COUNTER,
+    "Streams by the source of the prompt's KV: alone (the server that answers), cache (of another), prefill.",
+    label="source",
+)
+ESTIMATED = Metric(
+    "quire_gateway_estimated_first_token_seconds", COUNTER, "Estimates of these streams' first tokens.", label="source"
+)
+MEASURED = Metric(
+    "quire_gateway_measured_first_token_seconds", COUNTER, "Measured times of these first tokens.", label="source"
+)
+GATEWAY_METRICS = (RETRIES, FAILOVERS, HEDGED, RESUMED, READY, OPEN, REQUESTS, FAILURES, SOURCED, ESTIMATED, MEASURED)
 
 
 class GatewayMeters:
@@ -28,11 +40,20 @@ class GatewayMeters:
         self.num_retries = 0
         self.num_failovers = 0
         self.num_hedged = 0
+        self._first_tokens: dict[str, tuple[int, float, float]] = {}  # source -> streams, estimated, measured seconds
+
+    def record_first_token(self, source: str, estimated: float, measured: float) -> None:
+        """Count a stream's first token, by where the prompt's KV came from."""
+        count, sum_estimated, sum_measured = self._first_tokens.get(source, (0, 0.0, 0.0))
+        self._first_tokens[source] = (count + 1, sum_estimated + estimated, sum_measured + measured)
 
     def samples(self, upstreams: Iterable[Upstream], now: float) -> Iterator[MetricSample]:
         """All counts as samples."""
         for metric, count in ((RETRIES, self.num_retries), (FAILOVERS, self.num_failovers), (HEDGED, self.num_hedged)):
             yield MetricSample(metric, count, "")
+        for source, values in self._first_tokens.items():
+            for metric, value in zip((SOURCED, ESTIMATED, MEASURED), values, strict=True):
+                yield MetricSample(metric, value, "", source)
         for each in upstreams:
             for metric, value in (
                 (READY, int(each.may_serve(now))),

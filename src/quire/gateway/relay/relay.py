@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 from quire.config import GatewayConfig
 from quire.gateway.health.outliers import Outliers
@@ -155,14 +156,24 @@ class Relay:
         """The next upstream; waits a while if none is available. None: there is none."""
         if len(run.outcome.upstreams) > self._config.max_retries or not self._may_go_on(run):
             return None
-        deadline = time.monotonic() + (0.0 if run.refusals else self._config.wait_seconds)
+        chosen, started = self._choose_now(run), time.monotonic()
+        if chosen is not None or run.refusals:
+            return chosen
+        waiting = self._upstreams.waiting
+        deadline = started + waiting.seconds_for(run.request.model, self._config.wait_seconds)
+        with waiting.waiting(run.request.model, started):
+            return await self._wait_for_one(run, deadline)
+
+    def _choose_now(self, run: _Run) -> ChosenUpstream | None:
         only_quire = run.state.progress.is_begun and run.state.progress.is_framed
+        return self._balance.choose(run.request, time.monotonic(), tuple(run.tried), only_quire)
+
+    async def _wait_for_one(self, run: _Run, deadline: float) -> ChosenUpstream | None:
         while True:
-            now = time.monotonic()
-            chosen = self._balance.choose(run.request, now, tuple(run.tried), only_quire)
+            chosen = self._choose_now(run)
             if chosen is not None:
                 return chosen
-            if now >= deadline or run.is_abandoned or not self._may_appear(run):
+            if time.monotonic() >= deadline or run.is_abandoned or not self._may_appear(run):
                 return None
             await asyncio.sleep(WAIT_STEP)
             for name, failed_at in tuple(run.tried.items()):
@@ -176,6 +187,8 @@ class Relay:
 
     def _may_appear(self, run: _Run) -> bool:
         """May an upstream of this model become available?"""
+        if run.request.model in self._upstreams.waiting.expected:
+            return True
         if not len(self._upstreams):
             return False
         unknown = [each for each in self._upstreams if not each.models]
@@ -228,7 +241,7 @@ class Relay:
         attempt, sent = str(self._num_attempts), None
         self._balance.sent(attempt, run.request, chosen, now)
         try:
-            sent = await self._send(run, upstream, attempt)
+            sent = await self._send(run, chosen, attempt)
             try:
                 await sent.response.head()
             except UpstreamFailed:
@@ -236,21 +249,21 @@ class Relay:
                     raise
                 run.open.discard(sent)  # an idle connection that the upstream had closed: it has not seen the request
                 sent.close()
-                sent = await self._send(run, upstream, attempt)
+                sent = await self._send(run, chosen, attempt)
                 await sent.response.head()
         except BaseException as error:
-            if sent is None:
-                self._balance.ended(attempt, run.request)
-            else:
+            if sent is not None:
                 self._close(run, sent)
+            self._balance.ended(attempt, run.request)  # also if the second connection could not be had
             if isinstance(error, asyncio.CancelledError):
                 upstream.breaker.give_up()
             raise
         return _Opened(chosen, sent, now)
 
-    async def _send(self, run: _Run, upstream: Upstream, attempt: str) -> OpenRequest:
+    async def _send(self, run: _Run, chosen: ChosenUpstream, attempt: str) -> OpenRequest:
         """Send the request on one connection."""
-        sent = await send_request(upstream, run.request, run.state.progress)
+        upstream = chosen.upstream
+        sent = await send_request(upstream, run.request, run.state.progress, chosen.address)
         sent.attempt = attempt
         run.open.add(sent)
         if run.is_abandoned:
@@ -277,9 +290,13 @@ class Relay:
         else:
             upstream.breaker.succeed()
         if status < 400:
+            run.state.on_token = partial(self._balance.began, opened.sent.attempt, run.request)
             await pass_answer(upstream.name, run.request, response, run.state)
             if run.state.usage is not None and upstream.is_quire and not run.outcome.num_resumed:
                 self._balance.answered(run.request, opened.chosen, run.state.usage.cached)
+                if run.state.first_token is not None:
+                    chosen, seconds = opened.chosen, run.state.first_token - opened.started
+                    self._meters.record_first_token(chosen.source_kind, chosen.first_token_seconds, seconds)
             return True
         refusal = UpstreamRefusal(upstream.name, status, response.headers, await response.read_all())
         if may_try_another(upstream, status):
@@ -352,7 +369,7 @@ class Relay:
     def _no_upstream(self, request: RelayedRequest) -> QuireError:
         known = [each for each in self._upstreams if each.serves(request.model)]
         models = self._upstreams.models()
-        if not known and models:
+        if not known and models and request.model not in models:
             return ModelNotInFleet(request.named, models)
         why = "".join(f"; {each.name} {each.problem}" for each in self._upstreams if not each.is_ready)
         return NoUpstream(request.model, len(self._upstreams), why[:500])

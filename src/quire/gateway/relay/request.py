@@ -15,6 +15,7 @@ from quire.serve.relayed.note import CLIENT, NOTE, RelayedClient, RelayNote, enc
 from quire.text.prompts import Prompt
 from quire.types.chat import Ask
 from quire.types.request import CacheKey
+from quire.types.transfer import PrefixSource
 
 # Headers of clients that upstreams get. All others stay here: keys, cookies, and what only a gateway may send.
 PASSED = (
@@ -80,8 +81,8 @@ class AnswerProgress:
     text: str = ""  # of an answer of another kind, if it may be continued by its text
     num_resumed: int = 0
 
-    def note(self, request: RelayedRequest) -> RelayNote:
-        """The note for the next Quire upstream."""
+    def note(self, request: RelayedRequest, source: PrefixSource | None = None) -> RelayNote:
+        """The note for the next Quire upstream. `source`: of the prompt's blocks."""
         return RelayNote(
             model=request.model if request.is_renamed else "",
             reply_id=self.reply_id,
@@ -92,6 +93,7 @@ class AnswerProgress:
             journal=self.journal,
             prompts=list(request.prompts),
             text_digest=request.text_digest,
+            prefix_source=source,
         )
 
 
@@ -101,10 +103,12 @@ def _client_header(key: ApiKey) -> str:
     return RelayedClient(key.name, salt, key.priority, key.weight, key.max_n).header()
 
 
-def quire_message(request: RelayedRequest, progress: AnswerProgress) -> tuple[dict[str, str], bytes]:
+def quire_message(
+    request: RelayedRequest, progress: AnswerProgress, source: PrefixSource | None = None
+) -> tuple[dict[str, str], bytes]:
     """Headers and body for a Quire upstream. Requests that generate text have a note behind the body."""
     headers, body = request.headers() | {CLIENT: request.client_header()}, request.body
     if request.ask is None:
         return headers, with_model(body, request.model) if body and request.is_renamed else body
     headers[NOTE] = str(len(body))
-    return headers, body + encode_note(progress.note(request))
+    return headers, body + encode_note(progress.note(request, source))

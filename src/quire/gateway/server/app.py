@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
-
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.gateway.relay.errors import NotAtGateway
@@ -14,17 +9,13 @@ from quire.gateway.server.lists import list_fleet_models
 from quire.gateway.server.own import GATEWAY_ROUTES
 from quire.gateway.server.relaying import relay_request
 from quire.gateway.server.service import GatewayService
-from quire.observe.log import error_origin
 from quire.serve.access.authorizer import Authorizer
 from quire.serve.access.hosts import AllowedHosts
 from quire.serve.admin.native import NATIVE
 from quire.serve.dialects.contract import BlobEndpoint, ChangeEndpoint, Dialect, ListEndpoint, PageEndpoint
-from quire.serve.errors import InternalError, NoSuchPath, ShuttingDown, WrongMethod
-from quire.serve.http.app import EXPOSED
-from quire.serve.http.exchange import ClientGone, Exchange
-from quire.types.errors import QuireError
-
-logger = logging.getLogger(__name__)
+from quire.serve.errors import NoSuchPath, WrongMethod
+from quire.serve.http.exchange import Exchange
+from quire.serve.http.outer import allow_origins, answer
 
 MODEL_PATH = "/v1/models/"
 METHODS = ("GET", "POST", "DELETE")
@@ -37,16 +28,11 @@ ANTHROPIC = "anthropic"
 
 def make_gateway_app(service: GatewayService) -> ASGIApp:
     """The gateway as an ASGI application."""
-    app = GatewayApp(service)
-    if not service.origins:
-        return app
-    return CORSMiddleware(
-        app, allow_origins=service.origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED
-    )
+    return allow_origins(GatewayApp(service), service.origins)
 
 
 class GatewayApp:
-    """Authorizes a request, passes it to its handler, and makes sure that it is answered and recorded."""
+    """Authorizes a request and passes it to its handler."""
 
     def __init__(self, service: GatewayService) -> None:
         self._service = service
@@ -68,22 +54,7 @@ class GatewayApp:
         if scope["type"] != "http":
             return
         exchange = Exchange(scope, receive, send, self._dialect_of(scope))
-        self._service.num_running += 1
-        try:
-            await self._handle(exchange)
-        except ClientGone:
-            pass
-        except QuireError as error:
-            await self._refuse(exchange, error)
-        except asyncio.CancelledError:  # the gateway ends
-            await self._refuse(exchange, ShuttingDown())
-        except Exception as error:
-            logger.error("a request failed: %s", error_origin(error), extra={"request_id": exchange.id})
-            await self._refuse(exchange, InternalError(exchange.id))
-        finally:
-            exchange.record.ended = time.monotonic()
-            self._service.num_running -= 1
-            self._service.report(exchange.record)
+        await answer(self._service, exchange, self._handle(exchange))
 
     async def _handle(self, exchange: Exchange) -> None:
         method, path = exchange.record.method, exchange.record.path
@@ -106,13 +77,6 @@ class GatewayApp:
             await relay_request(self._service, exchange, named)
         else:
             raise NoSuchPath(path)
-
-    async def _refuse(self, exchange: Exchange, error: QuireError) -> None:
-        """Answer with the error. After the status was sent, the connection closes in the middle of the body instead."""
-        if not exchange.has_begun:
-            await exchange.refuse(error)
-        elif exchange.record.error is None:
-            exchange.record.fail(error)
 
     def _dialect_of(self, scope: Scope) -> Dialect:
         path: str = scope["path"]

@@ -22,6 +22,9 @@ async def list_fleet_models(service: GatewayService, exchange: Exchange) -> None
     asked = [each for each in service.upstreams if each.is_ready and each.speaks(exchange.dialect.name)]
     answers = await asyncio.gather(*(_ask(upstream, exchange) for upstream in asked))
     found = [answer for answer in answers if answer is not None]
+    absent = _absent(service, exchange)
+    if absent and not found:
+        found = [{"object": "list", LISTS[0]: []}]
     if not found:
         raise NoUpstream("", len(service.upstreams), "")
     joined = found[0]
@@ -30,6 +33,8 @@ async def list_fleet_models(service: GatewayService, exchange: Exchange) -> None
     for answer in found:
         for entry in answer.get(key) or ():
             entries.setdefault(_name(entry), entry)
+    for entry in absent:
+        entries.setdefault(entry["id"], entry)
     if exchange.record.path != "/api/ps":
         for alias, model in service.router.aliases().items():
             like: dict[str, Any] = entries.get(model) or next(iter(entries.values()), {})
@@ -38,6 +43,14 @@ async def list_fleet_models(service: GatewayService, exchange: Exchange) -> None
     if "last_id" in joined and entries:
         joined |= {"first_id": next(iter(entries)), "last_id": next(reversed(entries))}
     await exchange.respond(msgspec.json.encode(joined))
+
+
+def _absent(service: GatewayService, exchange: Exchange) -> list[dict[str, Any]]:
+    """Models that are expected, in the form of OpenAI's list: none of them may have an upstream now."""
+    if exchange.record.path != "/v1/models" or exchange.dialect.name != "openai":
+        return []
+    facts = {"object": "model", "created": 0, "owned_by": "quire", "loaded": False}
+    return [{"id": model, **facts} for model in service.upstreams.waiting.expected]
 
 
 async def _ask(upstream: Upstream, exchange: Exchange) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ from quire.serve.dialects.body import read_body
 from quire.serve.errors import Forbidden, ShuttingDown
 from quire.serve.http.exchange import Exchange
 from quire.types.errors import InvalidRequest
+from quire.types.transfer import Role
 
 MAX_BODY = 1 << 20
 TEXT_SECONDS = 30.0
@@ -36,6 +37,7 @@ class JoinBody(msgspec.Struct, forbid_unknown_fields=True):
     name: str = ""
     kind: str = "auto"
     key: str = ""
+    role: str = Role.BOTH
 
 
 class DrainBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -98,7 +100,9 @@ async def show_upstreams(service: GatewayService, exchange: Exchange) -> None:
         loads = {model: load for model in each.models if (load := service.balance.loads(model).get(each.name))}
         more = {"seconds_ejected": round(ejected.get(each.name, 0.0), 3), "loads": loads}
         shown.append(each.describe(now) | more | {"cached_blocks": service.caches.num_blocks(each.name)})
-    reply = {"balance": service.config.gateway.balance, "problem": service.problem, "upstreams": shown}
+    waiting = service.upstreams.waiting.describe(now)
+    facts = {"balance": service.config.gateway.balance, "problem": service.problem}
+    reply = facts | {"upstreams": shown, "waiting": waiting}
     await exchange.respond(msgspec.json.encode(reply))
 
 
@@ -157,6 +161,7 @@ async def explain_fleet(service: GatewayService, exchange: Exchange) -> None:
         "balance": service.config.gateway.balance,
         "chosen": None if chosen is None else chosen.upstream.name,
         "reason": "no upstream is available." if chosen is None else chosen.choice.reason,
+        "prefix_source": None if chosen is None or chosen.source is None else msgspec.to_builtins(chosen.source),
         "upstreams": [_estimate(service, name, estimate, now) for name, estimate in estimates.items()],
     }
     await exchange.respond(msgspec.json.encode(reply))
@@ -215,7 +220,9 @@ async def _registration(service: GatewayService, exchange: Exchange) -> Registra
     if not service.keys and not _is_loopback(client[0]):
         raise Forbidden("A server on another machine can join only with an API key: start the gateway with --api-key.")
     body = read_body(await exchange.body(MAX_BODY, service.config.serve.body_seconds), JoinBody)
-    return Registration(body.url, body.name, body.kind, body.key)
+    if body.role not in tuple(Role):
+        raise InvalidRequest(f"role is {body.role!r}; choose from {', '.join(Role)}.", field="role")
+    return Registration(body.url, body.name, body.kind, body.key, body.role)
 
 
 def _is_loopback(host: str) -> bool:

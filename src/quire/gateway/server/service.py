@@ -146,6 +146,7 @@ class GatewayService:
     def _apply_file(self) -> None:
         self._file_stamp = self._stamp()
         self.upstreams.replace(FILE, self.fleet_file.upstreams)
+        self.upstreams.waiting.expected = self.fleet_file.models
         self.texts.tokenizers = self.fleet_file.tokenizers
         if self._kubernetes is not None:
             self._kubernetes.cancel()

@@ -12,6 +12,7 @@ upstreams:
     events: tcp://10.0.0.2:5557              # vLLM's cache events over ZMQ
 tokenizers: {llama-3: hf.co/org/llama-3}     # for models that no Quire server has: a model of the store
 prices: {llama-3: {prompt: 0.5, cached: 0.05, output: 1.5}}      # for a million tokens
+models: {llama-3: {wait_seconds: 300, max_waiting: 1000}}        # requests for it wait while it has no upstream
 kubernetes: {service: quire, namespace: default, port: http}
 """
 
@@ -23,6 +24,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from quire.gateway.http.pool import TlsFiles
+from quire.gateway.upstreams.expected import ExpectedModel, read_expected
 from quire.gateway.yaml_nodes import BadFleet, YamlNode, read_yaml
 from quire.types.errors import InvalidRequest
 
@@ -37,7 +39,7 @@ KINDS: Mapping[str, frozenset[str]] = {
     "ollama": frozenset({"openai", "responses", "anthropic", "ollama"}),
     "openai": frozenset({"openai", "responses"}),
 }
-OF_FILE = ("upstreams", "tokenizers", "prices", "kubernetes")
+OF_FILE = ("upstreams", "tokenizers", "prices", "models", "kubernetes")
 OF_UPSTREAM = ("url", "name", "kind", "key", "key_file", "weight", "models", "tls", "events")
 OF_TLS = ("ca", "cert", "key")
 OF_PRICE = ("prompt", "cached", "output")
@@ -95,6 +97,7 @@ class FleetFile:
     tokenizers: Mapping[str, str] = field(default_factory=dict)
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
     kubernetes: KubernetesService | None = None
+    models: Mapping[str, ExpectedModel] = field(default_factory=dict)
 
 
 def read_fleet(path: Path) -> FleetFile:
@@ -105,8 +108,8 @@ def read_fleet(path: Path) -> FleetFile:
 def build_fleet(root: YamlNode, folder: Path) -> FleetFile:
     """The parsed file, checked. Paths in it are relative to `folder`."""
     parts = root.entries(OF_FILE)
-    if not {"upstreams", "kubernetes"} & parts.keys():
-        raise root.error("the file has neither upstreams nor kubernetes.")
+    if not {"upstreams", "kubernetes", "models"} & parts.keys():
+        raise root.error("the file has neither upstreams nor kubernetes nor models.")
     nodes = parts["upstreams"].items() if "upstreams" in parts else []
     upstreams = tuple(_upstream(node, folder) for node in nodes)
     for place, node in enumerate(nodes):
@@ -121,6 +124,7 @@ def build_fleet(root: YamlNode, folder: Path) -> FleetFile:
         {model: node.text() for model, node in tokenizers.items()},
         {model: _price(node) for model, node in prices.items()},
         _kubernetes(parts["kubernetes"], folder) if "kubernetes" in parts else None,
+        read_expected(parts["models"]) if "models" in parts else {},
     )
 
 

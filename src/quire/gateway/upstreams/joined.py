@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from quire.gateway.upstreams.declared import spec_of_url
 from quire.gateway.upstreams.registry import Upstreams
+from quire.types.transfer import Role
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +22,7 @@ class Registration:
     name: str = ""
     kind: str = "auto"
     key: str = ""  # with which the gateway calls it
+    role: str = Role.BOTH
 
 
 class JoinedUpstreams:
@@ -38,7 +40,7 @@ class JoinedUpstreams:
         if known is not None and known.source == JOINED and known.spec != spec:
             self._upstreams.remove(spec.name)  # it has restarted with another URL or key
         upstream = self._upstreams.add(JOINED, spec)
-        upstream.is_leaving = False
+        upstream.is_leaving, upstream.role = False, registration.role
         if upstream.source == JOINED:
             self._seen[upstream.name] = now
         return upstream.name

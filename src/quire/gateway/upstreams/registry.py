@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from quire.config import GatewayConfig
 from quire.gateway.upstreams.checks import watch_upstream
 from quire.gateway.upstreams.declared import UpstreamSpec
+from quire.gateway.upstreams.expected import WaitingRequests
 from quire.gateway.upstreams.upstream import Upstream
 
 logger = logging.getLogger(__name__)
@@ -20,6 +21,7 @@ class Upstreams:
     def __init__(self, config: GatewayConfig, on_change: Callable[[Upstream], None]) -> None:
         self._config = config
         self._on_change = on_change
+        self.waiting = WaitingRequests()
         self._all: dict[str, Upstream] = {}
         self._tasks: dict[Upstream, asyncio.Task[None]] = {}
 
@@ -61,8 +63,9 @@ class Upstreams:
         return upstream is not None
 
     def models(self) -> list[str]:
-        """All models of upstreams that are ready, in the order of the upstreams."""
-        return list(dict.fromkeys(model for each in self if each.is_ready for model in each.models))
+        """All models of upstreams that are ready, in the order of the upstreams, then those that are expected."""
+        ready = (model for each in self if each.is_ready for model in each.models)
+        return list(dict.fromkeys([*ready, *self.waiting.expected]))
 
     def resolve(self, name: str) -> str:
         """The model that a request means: one of this name, or the only one with it before a colon.

@@ -9,6 +9,7 @@ from quire.config import GatewayConfig
 from quire.gateway.health.breaker import Breaker
 from quire.gateway.http.pool import ConnectionPool
 from quire.gateway.upstreams.declared import AUTO, KINDS, QUIRE, UpstreamSpec
+from quire.types.transfer import Role
 
 
 class Upstream:
@@ -21,6 +22,7 @@ class Upstream:
         self.breaker = Breaker(config.max_failures)
         self.kind = spec.kind  # AUTO until its first answer
         self.models: tuple[str, ...] = spec.models
+        self.role: str = Role.BOTH  # as it registered, or reported last
         self.is_ready = False
         self.is_draining = False  # an operator wants no more requests for it; those that it has may finish
         self.is_leaving = False  # it has said that it will end
@@ -66,6 +68,7 @@ class Upstream:
             "name": self.name,
             "url": self.spec.url,
             "kind": self.kind,
+            "role": self.role,
             "source": self.source,
             "state": state,
             "problem": self.problem if not self.is_ready else "",
