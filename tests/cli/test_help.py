@@ -49,7 +49,7 @@ def test_arguments_have_help(quire):
     assert "path of a GGUF file or a folder" in " ".join(quire("run", "--help").stdout.split())
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "bench"])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("bench", "cluster")])
 def test_examples_parse(command):
     group = build_command([command])
     (parsed,) = group.commands.values()

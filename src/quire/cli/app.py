@@ -18,6 +18,7 @@ COMMANDS = {  # module and function of each command, in the order of the help pa
     "embed": ("quire.cli.commands.embed", "embed_lines"),
     "serve": ("quire.cli.commands.serve", "serve"),
     "gateway": ("quire.cli.commands.gateway", "gateway"),
+    "cluster": ("quire.cli.commands.cluster", "cluster"),
     "transcribe": ("quire.cli.commands.transcribe", "transcribe_files"),
     "key": ("quire.cli.commands.key", "key"),
     "pull": ("quire.cli.commands.pull", "pull"),

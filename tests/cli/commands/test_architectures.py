@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.commands.architectures import ATTENTION_KEYS, STATE_WORDS, attention_kinds, expert_kinds
+from quire.cli.commands.architectures import (
+    ATTENTION_KEYS,
+    STATE_WORDS,
+    attention_kinds,
+    checked_with,
+    expert_kinds,
+)
 from quire.models.registry import Architecture, all_architectures
 from tests.architecture.sources import ROOT
 from tests.models import encoders
@@ -35,7 +41,7 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
 def test_every_architecture_is_listed_and_has_a_case(listed):
     assert [each["name"] for each in listed] == [arch.name for arch in all_architectures()]
     kinds = [case.kind for case in (*CASES.values(), *encoders.CASES.values())] + [kind for kind, _ in KINDS.values()]
-    classes = {f"transformers.{kind}" for kind in kinds}
+    classes = {checked_with(kind) for kind in kinds}
     assert [each["checked_with"] for each in listed if each["checked_with"] not in classes] == []
 
 

@@ -116,7 +116,8 @@ def test_help_names_every_command(quire, flag):
 
 
 @pytest.mark.parametrize(
-    "command, without", [("run", {"serve", "grammar", "embedding", "gateway", "join"}), ("serve", {"gateway"})]
+    "command, without",
+    [("run", {"serve", "grammar", "embedding", "gateway", "join", "transfer"}), ("serve", {"gateway"})],
 )
 def test_help_has_a_flag_for_every_setting_of_the_command(quire, command, without):
     shown = quire(command, "--help").stdout

@@ -58,13 +58,20 @@ def advise(options: AdviseOptions, settings: CommandSettings) -> None:
             options.model, options.on, options.precision, _folder(options.compare), options.trace
         )
         advice = planning.advise_on_trace(trace, request, settings.config, settings.store, server, show_status)
+        show_status("simulating replicas and roles")
+        fleet = import_module("quire.cli.commands.advise_fleet").propose_fleet(advice)
     if options.html:
-        Path(options.html).write_text(import_module("quire.advisor.html_report").html_report(advice), encoding="utf-8")
+        more = () if fleet is None else fleet.html()
+        written = import_module("quire.advisor.html_report").html_report(advice, more)
+        Path(options.html).write_text(written, encoding="utf-8")
     if options.json:
-        typer.echo(json.dumps(import_module("quire.advisor.json_report").advice_json(advice), indent=1))
+        report = import_module("quire.advisor.json_report").advice_json(advice)
+        typer.echo(json.dumps(report | {"fleet": None if fleet is None else fleet.json()}, indent=1))
         return
     console = import_module("rich.console").Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     import_module("quire.advisor.terminal_report").print_advice(advice, console)
+    if fleet is not None:
+        typer.echo("\n" + fleet.text())
     if options.html:
         typer.echo(f"\nWrote the full report to {options.html}.")
 

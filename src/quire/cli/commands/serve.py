@@ -26,7 +26,7 @@ from quire.types.errors import InvalidRequest
 
 SECTIONS = (
     *("serve", "cache", "scheduler", "sampling", "grammar", "speculation", "embedding"),
-    *("observe", "weights", "device", "store", "join"),
+    *("observe", "weights", "device", "store", "join", "transfer"),
 )
 EXAMPLES = (
     "quire serve",

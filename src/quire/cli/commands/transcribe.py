@@ -28,7 +28,10 @@ class TranscribeOptions:
     language: str = option("", "Code of the language, such as en. Default: it is detected.")
     translate: bool = option(False, "Translate into English.", "--translate")
     prompt: str = option("", "Text with names and spellings to expect.")
-    temperature: float = option(0.0, "Randomness; 0: the likeliest text.")
+    temperature: float | None = option(
+        None, "Randomness; 0: the likeliest text. Default: 0, and higher ones if the text is repetitive or unlikely."
+    )
+    words: bool = option(False, "With the times of words; needs --format json.", "--words")
     format: str = option("text", f"What to print: {', '.join(FORMATS)}.", autocompletion=one_of(*FORMATS))
     device: str = option("auto", DEVICE_HELP, autocompletion=one_of(*DEVICES))
 
@@ -38,6 +41,8 @@ def transcribe_files(options: TranscribeOptions, settings: CommandSettings) -> N
     """Transcribe sound files, and print their text or subtitles."""
     if options.format not in FORMATS:
         raise InvalidRequest(f"format is {options.format!r}; it must be one of {', '.join(FORMATS)}.", field="format")
+    if options.words and options.format != "json":
+        raise InvalidRequest("words needs --format json: other formats have the times of segments.", field="words")
     if not options.model:
         raise InvalidRequest("model is missing: name a Whisper model with --model.", field="model")
     missing = [name for name in options.files if not Path(name).is_file()]
@@ -55,6 +60,7 @@ def transcribe_files(options: TranscribeOptions, settings: CommandSettings) -> N
             translate=options.translate,
             prompt=options.prompt,
             temperature=options.temperature,
+            words=options.words,
         )
     for name, transcript in zip(options.files, found, strict=True):
         if len(found) > 1 and options.format == "text":

@@ -1,0 +1,1 @@
+"""Servers and a gateway on a Ray cluster: placement, restarts, scaling and rollouts. Ray is imported here alone."""

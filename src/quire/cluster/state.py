@@ -1,0 +1,93 @@
+"""What the controller keeps on disk: the cluster file, scales, replicas and keys. A new controller starts from it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from quire.cluster.autoscale import AutoscaleRule
+from quire.cluster.orders import ClusterKeys
+from quire.cluster.spec import ClusterSpec, GroupSpec, parse_cluster
+from quire.types.transfer import Role
+
+STATE_FILE = "state.json"
+
+
+@dataclass(slots=True)
+class ReplicaRecord:
+    """A replica that was started and not removed."""
+
+    id: str
+    spec: GroupSpec
+    started_at: float  # time.time()
+    node: str = ""  # IP address, once it is known: it is placed there again, where its server may still run
+    is_draining: bool = False
+    is_pinned: bool = False  # must it be on that node?
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """One for each cluster. The controller alone changes it."""
+
+    text: str
+    file: str
+    folder: str
+    keys: ClusterKeys
+    scales: dict[str, int] = field(default_factory=dict)  # of groups, set by `quire cluster scale`, before the file's
+    counts: dict[str, int] = field(default_factory=dict)  # of groups, decided by the autoscaler
+    replicas: dict[str, ReplicaRecord] = field(default_factory=dict)
+    gateway_node: str = ""
+
+    @property
+    def spec(self) -> ClusterSpec:
+        """The cluster file."""
+        return parse_cluster(self.text, self.file, Path(self.folder))
+
+
+def new_state(text: str, file: str, folder: str) -> ClusterState:
+    """The state of a cluster that begins."""
+    return ClusterState(text, file, folder, ClusterKeys(*(secrets.token_urlsafe(32) for _ in fields(ClusterKeys))))
+
+
+def carried_counts(counts: Mapping[str, int], old: ClusterSpec, new: ClusterSpec) -> dict[str, int]:
+    """The numbers of replicas with which the groups of a changed file begin.
+
+    A group that answers and is new takes over the number of its model's groups that are gone: a model that gets roles
+    under load is not scaled down to `min` first.
+    """
+    groups = new.groups
+    gone = [each for name, each in old.groups.items() if name not in groups and each.role != Role.PREFILL]
+    found = {name: count for name, count in counts.items() if name in groups}
+    for name, group in groups.items():
+        before = sum(counts.get(each.name, 0) for each in gone if each.model_name == group.model_name)
+        if name not in counts and before and group.role != Role.PREFILL:
+            found[name] = min(max(before, group.rule.min), group.rule.max)
+    return found
+
+
+def save_state(state: ClusterState, folder: Path) -> None:
+    """Write the state, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = folder / "state.part"
+    part.touch(mode=0o600)
+    part.write_text(json.dumps(asdict(state)), encoding="utf-8")
+    part.replace(folder / STATE_FILE)
+
+
+def load_state(folder: Path) -> ClusterState | None:
+    """Read the state; None if there is none."""
+    try:
+        found: dict[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    records = {id: _record(each) for id, each in found.pop("replicas").items()}
+    return ClusterState(**found | {"keys": ClusterKeys(**found["keys"]), "replicas": records})
+
+
+def _record(found: dict[str, Any]) -> ReplicaRecord:
+    spec = found["spec"]
+    return ReplicaRecord(**found | {"spec": GroupSpec(**spec | {"rule": AutoscaleRule(**spec["rule"])})})
