@@ -155,6 +155,7 @@ def test_16_streams_outlast_kills_that_come_as_soon_as_there_is_an_engine(server
     assert all_is_idle(server)
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_stopped_is_told_of_and_its_streams_go_on(server: Running) -> None:
     (alone,) = stream_all(server, [story(3)])
     seen: list[tuple[int, str, str]] = []

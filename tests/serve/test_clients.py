@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse_metrics
 
 from quire.serve.http.app import all_dialects
 from quire.text.infill import Infill
@@ -243,6 +244,32 @@ def test_every_dialect_tells_what_was_drafted_unless_that_is_off(server):
         assert all(0 <= each["accepted"] <= each["drafted"] > 0 for each in found.values()), path
         if path != "/v1/messages":
             assert drafts(path, speculate="off") == drafts(path, speculate=False) == {}, path
+
+
+def test_metrics_tell_of_drafts_under_vllms_names(server):
+    asked = {"model": "toy", "messages": QUESTION, "max_tokens": 40, "temperature": 0}
+
+    def counted() -> dict[str, dict[str, float]]:
+        families = {family.name: family for family in parse_metrics(server.http.get("/metrics").text)}
+        return {
+            name: {
+                next((s.labels[label] for label in ("drafter", "position") if label in s.labels), ""): s.value
+                for s in families[f"vllm:spec_decode_num_{name}"].samples
+                if s.labels["model_name"] == "toy"
+            }
+            for name in ("drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos")
+        }
+
+    for _ in range(20):  # the prefix tree has the answer from the second one on
+        server.http.post("/v1/chat/completions", json=asked)
+        found = counted()
+        if sum(found["accepted_tokens"].values()):
+            break
+    drafted, accepted = found["draft_tokens"], found["accepted_tokens"]
+    assert 0 < sum(accepted.values()) <= sum(drafted.values()) >= found["drafts"][""] > 0
+    assert drafted.keys() == accepted.keys() >= {"suffix", "tree", "prediction"}
+    places = found["accepted_tokens_per_pos"]
+    assert sum(places.values()) == sum(accepted.values()) and places["0"] == max(places.values()) <= found["drafts"][""]
 
 
 def test_openai_is_told_how_much_of_a_prediction_held(by_openai):

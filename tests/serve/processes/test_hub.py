@@ -194,6 +194,7 @@ def test_a_front_that_is_killed_is_replaced_and_only_its_own_are_cut_off(server:
         assert set(clients) == set(fronts(server))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_fronts", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_accepted_requests_finish_before_all_processes_end(model_file: Path, num_fronts: int) -> None:
     with serving(model_file, *SMALL, "--fronts", num_fronts, "--drain-seconds", "120") as server:

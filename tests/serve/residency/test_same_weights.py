@@ -29,7 +29,7 @@ def home(tmp_path_factory, model_file) -> Path:
     return folder
 
 
-@pytest.fixture(params=[1, 2], ids=["1-front", "2-fronts"])
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=["1-front", "2-fronts"])
 def url(home, request) -> Iterator[str]:
     with serving(home, "--fronts", request.param) as url:
         yield url

@@ -98,6 +98,8 @@ async def _answer(
             _request(f"{id}-{place}", prompt, ask, engine, exchange.key, constraint)
             for place, (prompt, constraint) in enumerate(zip(prompts, constraints, strict=True))
         ]
+        if exchange.note.prefix_source is not None:
+            requests[0] = replace(requests[0], prefix_source=exchange.note.prefix_source)
         _record_requests(record, requests, service.config.serve.request_log is not None)
         wakes_late = not ask.stream and not ask.sampling.stop
         feed = Feed(engine.client, requests, service.meters.of(model.name).gap.add, wakes_late)

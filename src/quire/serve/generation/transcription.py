@@ -98,6 +98,7 @@ class _Writing:
         record = self._exchange.record
         tokens: list[int] = []
         logprobs: list[float] = []
+        rows = b""
         try:
             feed.submit()
             record.submitted = record.submitted or time.monotonic()
@@ -106,13 +107,14 @@ class _Writing:
                 for each in await feed.take():
                     tokens += each.tokens
                     logprobs += [scored.logprob for scored in each.logprobs]
-                    is_over = is_over or isinstance(each, Finished)
+                    if isinstance(each, Finished):
+                        is_over, rows = True, each.vector
         finally:
             feed.cancel()
             record.prompt_tokens += len(asked.prompt)
             record.output_tokens += len(tokens)
             self._service.quotas.charge(self._exchange.key, len(asked.prompt) + len(tokens))
-        return SpeechAnswer(tuple(tokens), tuple(logprobs))
+        return SpeechAnswer(tuple(tokens), tuple(logprobs), rows)
 
 
 def _next(task: Conversation, answer: SpeechAnswer | None) -> SpeechRequest | Segment | Transcript:
@@ -136,4 +138,5 @@ def _request(asked: SpeechRequest, id: str, key: ApiKey) -> GenerateRequest:
         cache=key.cache_key(""),
         source=asked.source,
         speech=asked.rules,
+        kind=asked.kind,
     )

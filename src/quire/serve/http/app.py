@@ -5,9 +5,6 @@ Every path needs an API key except /health and /ready, and /metrics if metrics_f
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -16,12 +13,10 @@ from itertools import takewhile
 from pkgutil import iter_modules
 
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import quire.serve.dialects
-from quire.observe.log import error_origin
 from quire.serve.access.authorizer import Authorizer
 from quire.serve.access.hosts import AllowedHosts
 from quire.serve.admin.catalogue import show_all, show_one, show_page, tell_version
@@ -42,17 +37,15 @@ from quire.serve.dialects.contract import (
     VectorEndpoint,
     VersionEndpoint,
 )
-from quire.serve.errors import Forbidden, InternalError, NoSuchPath, ShuttingDown, WrongMethod
+from quire.serve.errors import Forbidden, NoSuchPath, ShuttingDown, WrongMethod
 from quire.serve.generation.handler import count, generate
-from quire.serve.generation.routing import MODEL, ROUTE
 from quire.serve.generation.transcription import answer_speech
 from quire.serve.generation.vectors import make_vectors
-from quire.serve.http.exchange import ClientGone, Exchange
+from quire.serve.http.exchange import Exchange
+from quire.serve.http.outer import allow_origins, answer
 from quire.serve.relayed.note import CLIENT, NOTE, read_client
 from quire.serve.service import Service
 from quire.types.errors import QuireError
-
-logger = logging.getLogger(__name__)
 
 Handle = Callable[[Exchange], Awaitable[None]]
 HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
@@ -69,7 +62,6 @@ HANDLERS: dict[type[Endpoint], Callable[..., Awaitable[None]]] = {
 }
 KEYLESS = frozenset(route.path for route in OWN_ROUTES if not route.needs_key)
 EXCHANGE = "quire.exchange"  # key in a scope
-EXPOSED = ("x-request-id", "retry-after", "server-timing", ROUTE, MODEL)
 
 
 def all_dialects() -> tuple[Dialect, ...]:
@@ -81,16 +73,11 @@ def all_dialects() -> tuple[Dialect, ...]:
 
 def make_asgi_app(service: Service) -> ASGIApp:
     """The server as an ASGI application."""
-    app = App(service)
-    if not service.origins:
-        return app
-    return CORSMiddleware(
-        app, allow_origins=service.origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED
-    )
+    return allow_origins(App(service), service.origins)
 
 
 class App:
-    """Authorizes a request, passes it to its handler, and makes sure that it is answered and recorded."""
+    """Authorizes a request and passes it to its handler."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -111,27 +98,16 @@ class App:
             return
         exchange = Exchange(scope, receive, send, self._dialect_of(scope))
         scope[EXCHANGE], scope["app"] = exchange, self
-        self._service.num_running += 1
+        await answer(self._service, exchange, self._handle(exchange, scope, receive, send))
+        if exchange.record.error == ShuttingDown.code and exchange.record.path not in KEYLESS:
+            self._service.num_cut += 1
+
+    async def _handle(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
+        self._authorize(exchange)
         try:
-            self._authorize(exchange)
             await self._router(scope, receive, send)
-        except ClientGone:
-            pass
         except HTTPException as error:
-            await self._refuse(exchange, self._routing_error(error, scope, exchange))
-        except QuireError as error:
-            await self._refuse(exchange, error)
-        except asyncio.CancelledError:  # the server ends
-            await self._refuse(exchange, ShuttingDown())
-        except Exception as error:
-            logger.error("a request failed: %s", error_origin(error), extra={"request_id": exchange.id})
-            await self._refuse(exchange, InternalError(exchange.id))
-        finally:
-            exchange.record.ended = time.monotonic()
-            self._service.num_running -= 1
-            if exchange.record.error == ShuttingDown.code and exchange.record.path not in KEYLESS:
-                self._service.num_cut += 1
-            self._service.report(exchange.record)
+            raise self._routing_error(error, scope, exchange) from None
 
     def _authorize(self, exchange: Exchange) -> None:
         key = self._authorizer.key_of(exchange.record.path, exchange)
@@ -152,13 +128,6 @@ class App:
         here = [route for route in self._routes if route.matches(scope)[0] is not Match.NONE]
         allowed = dict.fromkeys(method for route in here for method in sorted(route.methods or ()))
         return WrongMethod(exchange.record.method, ", ".join(allowed))
-
-    async def _refuse(self, exchange: Exchange, error: QuireError) -> None:
-        """Answer with the error. After the status was sent, the connection closes in the middle of the body instead."""
-        if not exchange.has_begun:
-            await exchange.refuse(error)
-        elif exchange.record.error is None:
-            exchange.record.fail(error)
 
     def _dialect_of(self, scope: Scope) -> Dialect:
         """The dialect of a path; of an unknown path, the one with the most paths that share its longest prefix."""

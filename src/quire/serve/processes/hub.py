@@ -117,7 +117,11 @@ class HubServer:
 
     async def _stay_joined(self) -> None:
         await stay_joined(
-            self._config.join, self.url, lambda: has_loaded(self._residency.status), lambda: self._num_signals > 0
+            self._config.join,
+            self.url,
+            self._config.transfer.role,
+            lambda: has_loaded(self._residency.status),
+            lambda: self._num_signals > 0,
         )
 
     async def _load(self) -> None:

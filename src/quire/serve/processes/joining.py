@@ -12,6 +12,7 @@ import httpx
 from quire.config import BadSetting
 from quire.serve.residency.contract import ResidencyStatus
 from quire.types.gateway_settings import JoinConfig
+from quire.types.transfer import Role
 
 logger = logging.getLogger(__name__)
 
@@ -22,13 +23,13 @@ TIMEOUT = 3.0
 
 
 async def stay_joined(
-    config: JoinConfig, url: str, is_ready: Callable[[], bool], is_draining: Callable[[], bool]
+    config: JoinConfig, url: str, role: str, is_ready: Callable[[], bool], is_draining: Callable[[], bool]
 ) -> None:
     """Stay registered with the gateway of the settings, if there is one, until this server drains; then leave."""
     if config.join is None:
         return
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every heartbeat
-    member = GatewayMember(config, url)
+    member = GatewayMember(config, url, role)
     beat_at = 0.0
     try:
         while not is_draining():
@@ -55,9 +56,11 @@ def check_join(config: JoinConfig) -> None:
 class GatewayMember:
     """This server as a gateway knows it."""
 
-    def __init__(self, config: JoinConfig, url: str) -> None:
+    def __init__(self, config: JoinConfig, url: str, role: str = Role.BOTH) -> None:
         self._config = config
         self._registration = {"url": config.advertise or url, "kind": "quire", "key": config.offered_key or ""}
+        if role != Role.BOTH:
+            self._registration["role"] = role
         self._is_known = False
 
     async def beat(self) -> float:

@@ -108,7 +108,11 @@ class Serving:
     async def _stay_joined(self) -> None:
         service = self._service
         await stay_joined(
-            service.config.join, self.url, lambda: has_loaded(service.models.status), lambda: service.is_draining
+            service.config.join,
+            self.url,
+            service.config.transfer.role,
+            lambda: has_loaded(service.models.status),
+            lambda: service.is_draining,
         )
 
     async def _log_throughput(self) -> None:

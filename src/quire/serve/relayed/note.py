@@ -18,6 +18,7 @@ import msgspec
 from quire.serve.access.keys import ApiKey
 from quire.text.prompts import Prompt
 from quire.types.errors import InvalidRequest
+from quire.types.transfer import PrefixSource
 
 CLIENT, NOTE = "x-quire-client", "x-quire-note"
 
@@ -54,6 +55,7 @@ class RelayNote:
     journal: list[bytes] = field(default_factory=list)  # of the frames that the client has received
     prompts: list[Prompt] = field(default_factory=list)  # empty: the server encodes them
     text_digest: str = ""  # of the text side that encoded the prompts
+    prefix_source: PrefixSource | None = None  # another server's engine, from which the prompt's blocks may be fetched
 
 
 NO_NOTE = RelayNote()

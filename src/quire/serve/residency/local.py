@@ -39,7 +39,7 @@ from quire.serve.residency.policy import (
 from quire.serve.residency.reports import entry_record, log_loaded, model_record, model_status
 from quire.serve.residency.roster import EngineSlot, ResidentModel, Roster, weights_identity, weights_path
 from quire.serve.residency.shelf import EmptyShelf, ModelEntry, ModelShelf
-from quire.text.preset import preset_beside, with_num_ctx
+from quire.text.preset import preset_beside, with_model_settings
 from quire.types.duration import seconds_of_flag
 from quire.types.errors import QuireError
 
@@ -228,9 +228,10 @@ class LocalResidency:
     async def _measure(self, model: ResidentModel) -> None:
         def work() -> tuple[Path, Config, str, Need | Share | None]:
             path = model.entry.locate()
-            config = with_num_ctx(self._with_draft(model.is_named), preset_beside(path))
+            config = with_model_settings(self._with_draft(model.is_named), preset_beside(path))
             # Models with different contexts do not share an engine: memory is planned for one context.
-            identity = f"{weights_identity(path)} {config.scheduler.max_context} {config.speculation.draft}"
+            differing = (config.scheduler.max_context, config.speculation.draft, config.embedding.pooling)
+            identity = " ".join(map(str, (weights_identity(path), *differing)))
             need = None if identity in self._by_weights else self._launcher.measure(path, config)
             return path, config, identity, need
 

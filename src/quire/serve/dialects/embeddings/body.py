@@ -48,6 +48,7 @@ class ScoreBody(VectorBody, kw_only=True):
     text_2: str | list[str] | None = None
     queries: str | list[str] | None = None  # other names of the two
     documents: str | list[str] | None = None
+    instruction: str | None = None  # of models that judge by one
 
 
 class DocumentBody(Struct, forbid_unknown_fields=True):
@@ -64,6 +65,7 @@ class RerankBody(VectorBody, kw_only=True):
     top_n: Count | None = None
     return_documents: bool | None = None
     max_tokens_per_doc: Count | None = None  # Cohere; a pair longer than this is cut
+    instruction: str | None = None  # of models that judge by one
     texts: list[str] | None = None  # TEI, as the next four
     raw_scores: bool | None = None
     return_text: bool | None = None

@@ -73,6 +73,7 @@ def decode_score(body: bytes, limits: RequestLimits) -> DecodedVectors:
         RequestKind.SCORE,
         firsts,
         others,
+        prompt=given.instruction,
         truncate=given.truncate_prompt_tokens,
         terms=_terms(given),
     )
@@ -96,6 +97,7 @@ def decode_rerank(body: bytes, limits: RequestLimits, *, shows: bool) -> Decoded
         RequestKind.SCORE,
         (given.query,),
         texts,
+        prompt=given.instruction,
         truncate=WHOLE_MODEL if given.truncate else truncate,
         raw=bool(given.raw_scores),
         terms=_terms(given),
