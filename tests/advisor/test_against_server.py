@@ -75,6 +75,7 @@ def test_answers_repeated_in_the_next_turn_are_hits(model_file, tmp_path):
     assert rate > 0.5 and abs(rate - server.hit_rate) < TOLERANCE, (rate, server.hit_rate)
 
 
+@pytest.mark.slow
 def test_the_simulated_hit_rate_of_a_request_log_matches_the_server(model_file, tmp_path):
     """Four concurrent requests, two tenants, and a cache that must evict; read by `quire advise --url`."""
     log, num_blocks = tmp_path / "requests.jsonl", 90

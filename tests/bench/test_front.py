@@ -20,6 +20,7 @@ def test_every_token_of_every_stream_arrives(model_file, monkeypatch):
     assert 0.5 < rates.events_per_token < 1.2 and rates.tokens_per_second > 0
 
 
+@pytest.mark.slow
 def test_offline_and_over_http_answer_all_prompts(model_file):
     prompts = ((1000, 1001, 1002), (2000, 2001))
     assert run_in_child(front.offline_rate, float, str(model_file), prompts)[0] > 0

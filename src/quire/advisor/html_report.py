@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from quire.advisor.advice import Advice
 from quire.advisor.best_options import HEADINGS
@@ -16,12 +16,12 @@ from quire.report.plot import Axes, Series, bar_plot, distribution, line_plot, s
 MAX_PREFIXES = 20
 
 
-def html_report(advice: Advice) -> str:
-    """Return the page."""
-    return page.document(f"What to run for {advice.workload.name}", _sections(advice))
+def html_report(advice: Advice, more: Iterable[Html] = ()) -> str:
+    """Return the page. `more`: what comes before the notes."""
+    return page.document(f"What to run for {advice.workload.name}", _sections(advice, more))
 
 
-def _sections(advice: Advice) -> Iterator[Html]:
+def _sections(advice: Advice, more: Iterable[Html]) -> Iterator[Html]:
     answer = advice.recommendation
     yield page.conclusion([answer.line])
     if answer.best_options:
@@ -54,6 +54,7 @@ def _sections(advice: Advice) -> Iterator[Html]:
     if advice.evidence.what_ifs:
         yield page.heading("What if")
         yield _what_ifs(advice)
+    yield from more
     if advice.notes:
         yield page.heading("Notes")
         yield page.listing(advice.notes)

@@ -20,8 +20,10 @@ COMMANDS = {  # name -> module
     "cpu-large": "quire.bench.cpu_large",
     "cpu-threads": "quire.bench.cpu_threads",
     "embed": "quire.bench.embed",
+    "embed-gpu": "quire.bench.embed_gpu",
     "front": "quire.bench.front",
     "relay": "quire.bench.relay",
+    "split": "quire.bench.split",
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",
     "gpu": "quire.bench.gpu",
@@ -44,6 +46,7 @@ PEERS = {  # command -> the engines that it can measure beside ours
     "cpu-experts": LLAMA_CPP,
     "cpu-hybrid": LLAMA_CPP,
     "cpu-large": LLAMA_CPP,
+    "embed": ("torch", "onnxruntime", "llama.cpp"),
 }
 SECTIONS = {  # command -> the parts of it that can be run alone
     "cpu": ("formats", "streams", "start", "accuracy", "large"),
@@ -52,7 +55,7 @@ SECTIONS = {  # command -> the parts of it that can be run alone
 # Commands that parse the rest of the command line.
 PARSE_REST = {
     *("cpu-large", "gpu", "tune", "gpu-accuracy", "latent", "experts", "states", "speculate", "speculate-gpu"),
-    *("cpu-threads", "fleet", "gateway-load", "speech"),
+    *("cpu-threads", "embed-gpu", "fleet", "gateway-load", "speech"),
 }
 
 

@@ -18,8 +18,8 @@ from quire.bench.engines.in_process import measure_stream_loads
 from quire.bench.engines.llama_cpp import LlamaCppTools
 from quire.bench.engines.llama_cpp_build import get_llama_cpp
 from quire.bench.engines.model_facts import ModelFacts
+from quire.bench.engines.openvino import PACKAGE as OPENVINO_PACKAGE
 from quire.bench.engines.openvino import OpenVino
-from quire.bench.engines.openvino_install import get_openvino
 from quire.bench.engines.peer import (
     LLAMA_CPP,
     OPENVINO,
@@ -30,6 +30,7 @@ from quire.bench.engines.peer import (
     Say,
     StreamsResult,
 )
+from quire.bench.engines.peer_environment import get_environment
 from quire.bench.engines.single_stream import SingleStream, measure_peaks, measure_single_stream
 from quire.bench.figures.cpu_results import FormatResult, StreamsComparison
 from quire.bench.load.stream_loads import StreamResults, StreamSizes
@@ -62,7 +63,7 @@ def _find_llama_cpp(home: Path, facts: ModelFacts, num_threads: int, say: Say) -
 
 def _find_openvino(home: Path, facts: ModelFacts, num_threads: int, say: Say) -> Peer:
     _check_container(OPENVINO, facts)
-    peer = OpenVino(get_openvino(home, say), num_threads)
+    peer = OpenVino(get_environment(OPENVINO_PACKAGE, home, say), num_threads)
     peer.start_seconds(facts.path, 1)  # it reads GGUF files of few architectures and formats
     return peer
 

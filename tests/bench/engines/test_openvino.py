@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from quire.bench.engines import openvino, openvino_install
+from quire.bench.engines import openvino
 from quire.bench.engines.model_facts import ModelFacts
 from quire.bench.engines.openvino import OpenVino
 from quire.bench.engines.openvino_driver import Events, answer_commands
-from quire.bench.engines.openvino_install import PACKAGE, VERSION, OpenVinoInstall, get_openvino
-from quire.bench.engines.peer import PeerFailed, PeerUnavailable
+from quire.bench.engines.peer import PeerFailed
+from quire.bench.engines.peer_environment import PeerEnvironment
 from quire.bench.load.stream_loads import StreamSizes
 
 pytestmark = pytest.mark.pure
@@ -72,7 +72,7 @@ def peer(tmp_path, monkeypatch) -> OpenVino:
     driver = tmp_path / "driver.py"
     driver.write_text(DRIVER)
     monkeypatch.setattr(openvino, "DRIVER", driver)
-    install = OpenVinoInstall(tmp_path)
+    install = PeerEnvironment(tmp_path)
     install.python.parent.mkdir()
     install.python.symlink_to(sys.executable)
     return OpenVino(install, 2)
@@ -105,25 +105,3 @@ def test_a_file_that_cannot_be_loaded_is_reported_with_its_message(peer):
 def test_answers_that_are_not_complete_are_an_error(peer, model, error):
     with pytest.raises(PeerFailed, match=error):
         peer.measure_stream_loads(Path(model), range(100), StreamSizes(num_streams=1, num_requests=1, num_cold=0))
-
-
-def test_an_installed_package_is_reused(tmp_path, monkeypatch):
-    monkeypatch.setattr(openvino_install, "PROBE", "pass")
-    python = OpenVinoInstall(tmp_path / "peers" / f"{PACKAGE}-{VERSION}").python
-    python.parent.mkdir(parents=True)
-    python.symlink_to(sys.executable)
-    messages: list[str] = []
-    assert get_openvino(tmp_path, messages.append).python == python and messages == []
-
-
-def test_the_reason_is_given_if_it_cannot_be_installed(tmp_path, monkeypatch):
-    tool = tmp_path / "python"
-    tool.write_text(
-        "#!/bin/sh\necho '  Downloading a/openvino-1-x.whl (59 MB)'\necho 'ERROR: No matching one'\nexit 1\n"
-    )
-    tool.chmod(0o755)
-    monkeypatch.setattr(openvino_install.sys, "executable", str(tool))
-    messages: list[str] = []
-    with pytest.raises(PeerUnavailable, match=r"could not be installed \(No matching one\)"):
-        get_openvino(tmp_path / "home", messages.append)
-    assert messages[0].startswith(f"installing {PACKAGE}") and messages[1] == "downloading openvino (59 MB)"

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from quire.bench.engines.encoder_shapes import EncoderShape, encoder_config
+
 NUM_WORDS = 20_000
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
-
-class EncoderShape(NamedTuple):
-    """The sizes of a BERT."""
-
-    hidden: int
-    ffn: int
-    num_layers: int
-    num_heads: int
-
-
-SHAPES = {"minilm-l6": EncoderShape(384, 1536, 6, 12), "bge-base": EncoderShape(768, 3072, 12, 12)}
 
 
 def write_encoder(folder: Path, shape: EncoderShape) -> Path:
@@ -32,17 +22,7 @@ def write_encoder(folder: Path, shape: EncoderShape) -> Path:
         return folder
     (folder / "1_Pooling").mkdir(parents=True, exist_ok=True)
     vocab_size = len(SPECIAL) + NUM_WORDS
-    config = {
-        "architectures": ["BertModel"],
-        "model_type": "bert",
-        "vocab_size": vocab_size,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.ffn,
-        "num_hidden_layers": shape.num_layers,
-        "num_attention_heads": shape.num_heads,
-        "max_position_embeddings": 512,
-    }
-    _write_json(folder / "config.json", config)
+    _write_json(folder / "config.json", encoder_config(shape, vocab_size))
     _write_json(
         folder / "1_Pooling" / "config.json", {"pooling_mode": "mean", "word_embedding_dimension": shape.hidden}
     )

@@ -10,6 +10,7 @@ import numpy as np
 from quire.bench.engines.encoder_model import NUM_WORDS
 
 WARM_UP = 8  # sentences
+BATCH = 32  # sentences that other engines get at once
 
 
 def sentences(length: int, count: int) -> list[str]:
@@ -40,7 +41,7 @@ def run_sentence_transformers(folder: str, lengths: list[int], counts: list[int]
         texts = sentences(length, count)
         model.encode(texts[:WARM_UP])
         began, busy = time.perf_counter(), time.process_time()
-        vectors = model.encode(texts, batch_size=32)
+        vectors = model.encode(texts, batch_size=BATCH)
         rates = (count / (time.perf_counter() - began), count / (time.process_time() - busy))
         found.append([*rates, *vectors[0].tolist()])
     return found

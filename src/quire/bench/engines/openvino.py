@@ -14,8 +14,8 @@ from typing import Any, ClassVar, TypeVar
 
 from quire.bench.engines import openvino_driver
 from quire.bench.engines.model_facts import ModelFacts
-from quire.bench.engines.openvino_install import VERSION, OpenVinoInstall
 from quire.bench.engines.peer import OPENVINO, PeerFailed, PeerRates, StreamsResult
+from quire.bench.engines.peer_environment import PeerEnvironment, PeerPackage
 from quire.bench.load.closed_loop import IncompleteAnswer
 from quire.bench.load.request_result import RequestResult
 from quire.bench.load.session import LoadRequest, TokenIds
@@ -25,6 +25,7 @@ from quire.bench.machine.clock import clock
 from quire.bench.machine.processes import peak_bytes
 
 DRIVER = Path(openvino_driver.__file__)
+PACKAGE = PeerPackage("openvino-genai", "2026.4.1.0", "import openvino, openvino_genai", "300 MB")
 START_SECONDS = 300
 STOP_SECONDS = 10
 PROBE = LoadRequest(prompt=(1000,), max_tokens=1)  # any token
@@ -83,10 +84,10 @@ class OpenVinoClient:
 class OpenVino:
     """An installed OpenVINO GenAI, and the number of threads that it may use."""
 
-    install: OpenVinoInstall
+    install: PeerEnvironment
     num_threads: int
     name: ClassVar[str] = OPENVINO
-    version: ClassVar[str] = VERSION
+    version: ClassVar[str] = PACKAGE.version
 
     def measure_single_stream(self, facts: ModelFacts, num_repeats: int) -> PeerRates:
         """Measure the same prompts as our engine gets, alternately; the first of each is a warm-up."""

@@ -6,7 +6,6 @@ place further. All products, and so all times, are those of the random model.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,17 +87,14 @@ class KnowingDrafter:
     def __init__(self, vocab_size: int, acceptance: float) -> None:
         self._vocab_size = vocab_size
         self.acceptance = acceptance
-        self._random = random.Random(0)
+        self._random = np.random.default_rng(0)
 
     def propose(self, texts: Sequence[Text], limit: int) -> list[Draft]:
         """Return a draft for each text."""
-        size, right, chance = self._vocab_size, self.acceptance, self._random.random
-        drafts = []
-        for text in texts:
-            last = text.tokens[-1]
-            wrong = [0 if chance() < right else ERROR for _ in range(limit)]
-            drafts.append(Draft([(last + place + error) % size for place, error in enumerate(wrong, 1)]))
-        return drafts
+        last = np.array([text.tokens[-1] for text in texts])
+        wrong = self._random.random((len(texts), limit)) >= self.acceptance
+        tokens = (last[:, None] + np.arange(1, limit + 1) + ERROR * wrong) % self._vocab_size
+        return [Draft(each) for each in tokens.tolist()]
 
     def forget(self, sample_id: str) -> None:
         """Nothing is kept."""

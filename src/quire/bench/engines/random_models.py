@@ -264,9 +264,9 @@ class MultipliedWeights(NamedTuple):
         return self.shared + self.of_experts * self.distinct_experts(num_tokens) / self.num_experts
 
 
-def multiplied_weights(folder: Path) -> MultipliedWeights:
-    """Count the weights of a random model."""
-    model = draw(open_checkpoint(folder, LOAD_FORMAT))
+def multiplied_weights(folder: Path, pooling: str | None = None) -> MultipliedWeights:
+    """Count the weights of a random model. `pooling`: of an encoder."""
+    model = draw(open_checkpoint(folder, LOAD_FORMAT), pooling=pooling)
     graph = model.graph
 
     def names(op: str, *words: str) -> set[str]:

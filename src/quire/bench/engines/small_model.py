@@ -17,7 +17,7 @@ from quire.bench.engines.random_gguf import Q4_1, Shape, write_random_gguf
 from quire.models.config import read_config
 from quire.models.errors import UnsupportedModel
 from quire.models.names import stored_shapes
-from quire.models.registry import Architecture, by_gguf_name
+from quire.models.registry import Architecture, all_architectures, by_gguf_name
 from quire.weights.checkpoint import open_checkpoint
 
 VALUES: dict[str, int | float] = {
@@ -63,7 +63,7 @@ class _Header:
 
 def write_small_model(architecture: str, tokenizer_model: Path, folder: Path) -> Path:
     """Write a file of this architecture, by its GGUF name, with the tokenizer of another model, unless it exists."""
-    found = by_gguf_name(has_experts=False)
+    found = by_gguf_name(all_architectures(), has_experts=False)
     if architecture not in found:
         names = ", ".join(sorted(found))
         raise UnsupportedModel(f"There is no architecture {architecture!r}. In GGUF files there are: {names}.")

@@ -1,12 +1,29 @@
-"""A simulated engine: a prompt queue, running streams, and a cache of limited size."""
+"""A simulated engine: a prompt queue, running streams, and a cache of limited size.
+
+A step computes one token of every stream, and as much of the first prompts as delays the streams by `stream_gap`:
+
+    seconds of a step = prompt tokens / prompt rate + seconds of a token with all streams
+
+Steps without a prompt are equal as long as the same streams run, so a run of them is one event.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+import heapq
 from dataclasses import dataclass
+from math import ceil
 
+from quire.bench.fleet.handover import Handover, KVLink
+from quire.bench.fleet.prompt_queue import PromptJob, PromptQueue
+from quire.bench.fleet.segment_cache import SegmentCache
 from quire.bench.fleet.traffic import SimulatedRequest
+from quire.config import SchedulerConfig
+from quire.scheduler.limits import with_remainder
 from quire.types.load import LoadReport
+from quire.types.transfer import Role
+
+SETTINGS = SchedulerConfig()
+EPSILON = 1e-9  # seconds: an event at the end of a step does not begin another step
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,96 +35,228 @@ class ReplicaSpeed:
     decode_row_seconds: float = 0.0001
     cache_tokens: int = 100_000
     max_rows: int = 256
+    step_tokens: int = SETTINGS.max_step_tokens
+    stream_gap: float = SETTINGS.stream_gap
+    min_prompt_tokens: int = SETTINGS.min_prompt_tokens
+
+    def prompt_budget(self, has_streams: bool) -> int:
+        """Return how many tokens of prompts are computed in one step, as the engine's scheduler divides them."""
+        if not has_streams:
+            return self.step_tokens
+        return min(max(int(self.stream_gap * self.prompt_rate), self.min_prompt_tokens), self.step_tokens)
+
+    def decode_step(self, num_rows: int) -> float:
+        """Return the seconds of a token with so many streams."""
+        return self.decode_seconds + (num_rows - 1) * self.decode_row_seconds if num_rows else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Equal steps, one after the other."""
+
+    start: float
+    seconds: float  # of each
+    count: int
+    num_prompt: int = 0  # tokens of prompts in each
+    parts: tuple[tuple[PromptJob, int], ...] = ()  # of prompts, with their tokens
+
+
+@dataclass(frozen=True, slots=True)
+class StepsEnd:
+    """What steps have brought."""
+
+    jobs: tuple[PromptJob, ...]  # of which a part was computed
+    ended: tuple[SimulatedRequest, ...]  # whose last token is here
 
 
 class SimulatedReplica:
-    """Computes prompts one after the other; streams run beside them. Segments are cached, the oldest are evicted."""
+    """Computes prompts in their order, in parts; streams go on by one token with each step."""
 
-    def __init__(self, name: str, speed: ReplicaSpeed) -> None:
+    def __init__(self, name: str, speed: ReplicaSpeed, role: str = Role.BOTH, link: KVLink | None = None) -> None:
         self.name = name
         self.speed = speed
+        self.role = role
+        self.link = link
         self.is_up = True
         self.num_lives = 0  # restarts
-        self._cached: OrderedDict[int, int] = OrderedDict()  # segment -> tokens, least recently used first
-        self._num_cached = 0
-        self.queue: deque[SimulatedRequest] = deque()
-        self.current: SimulatedRequest | None = None  # whose prompt is being computed
+        self.turn = 0  # changes with every step that begins or is cut short: an event of an earlier turn is void
+        self.cache = SegmentCache(speed.cache_tokens)
+        self.queue = PromptQueue(self.cache)
+        self.computing: list[PromptJob] = []
+        self.expected: dict[int, Handover] = {}  # requests that wait for blocks
         self.running: dict[int, SimulatedRequest] = {}
-        self._current_end = 0.0
+        self.gaps: list[tuple[float, int]] = []  # seconds between two tokens, and how often
         self.busy_seconds = 0.0
         self.computed_tokens = 0
         self.sequence = 0
+        self.sends_until = self.receives_until = 0.0
+        self._ends: list[tuple[int, int]] = []  # heap: number of the last step of a stream, stream
+        self._num_steps = 0
+        self._steps: _Steps | None = None
+        self._has_received = False
+        self._begun: dict[int, float] = {}  # stream -> when its prompt was begun
+        self._num_served, self._served_seconds = 0, 0.0
 
-    def hit(self, request: SimulatedRequest) -> int:
-        """Return how many tokens of a prompt are cached, and count them as used."""
-        num_hit = 0
-        for segment, tokens in request.segments:
-            if segment not in self._cached:
+    def computes(self, segment: int) -> bool:
+        """Is this segment in a prompt that is being computed?"""
+        return any(segment == each for job in self.computing for each, _ in job.request.segments)
+
+    def admit(self, now: float) -> list[PromptJob]:
+        """Take prompts of the queue for the next step, as many as it can compute; return them.
+
+        A prompt whose next segment is being computed waits for it.
+        """
+        admitted: list[PromptJob] = []
+        if self._steps is not None:
+            return admitted
+        budget = self.speed.prompt_budget(bool(self.running)) - sum(each.num_left for each in self.computing)
+        while self.queue and budget > 0 and len(self.running) + len(self.computing) < self.speed.max_rows:
+            job = self.queue.first
+            if job.is_void:
+                self.queue.popleft()
+                continue
+            missing = next((each for each, _ in job.segments if each not in self.cache), None)
+            if missing is not None and self.computes(missing):
                 break
-            self._cached.move_to_end(segment)
-            num_hit += tokens
-        return min(num_hit, request.num_tokens - 1)
+            self.queue.popleft()
+            num_hit = self.cache.count(job.request.segments)
+            self.cache.use(job.request.segments)
+            job.begun, job.num_done = now, min(max(num_hit, job.num_received), job.num_tokens - 1)
+            self.computing.append(job)
+            admitted.append(job)
+            budget -= job.num_left
+        return admitted
 
-    def begin(self, now: float) -> tuple[SimulatedRequest, float] | None:
-        """Begin to compute the next prompt: return its request and end. None: none waits, or one is being computed."""
-        if self.current is not None or not self.queue:
+    def begin(self, now: float) -> float | None:
+        """Begin the next steps; return their end. None: some are running, or there is nothing to do."""
+        if self._steps is not None or not (self.computing or self.running):
             return None
-        self.current = request = self.queue.popleft()
-        request.num_hit = self.hit(request)
-        num_uncached = request.num_tokens - request.num_hit
-        seconds = num_uncached / self.speed.prompt_rate
-        self.busy_seconds += seconds
-        self.computed_tokens += num_uncached
-        self._current_end = now + seconds
-        return request, self._current_end
+        seconds = self.speed.decode_step(len(self.running))
+        if self.computing:
+            parts = self._parts()
+            num_prompt = sum(count for _, count in parts)
+            self.busy_seconds += num_prompt / self.speed.prompt_rate
+            self._steps = _Steps(now, seconds + num_prompt / self.speed.prompt_rate, 1, num_prompt, parts)
+        else:
+            self._steps = _Steps(now, seconds, self._ends[0][0] - self._num_steps)
+        self.turn += 1
+        return now + self._steps.seconds * self._steps.count
 
-    def start(self, request: SimulatedRequest) -> tuple[float, list[int], list[int]]:
-        """Make a stream of the computed prompt. Return its seconds, the stored and the evicted segments."""
-        self.current = None
-        self.running[request.number] = request
-        stored, evicted = [], []
+    def _parts(self) -> tuple[tuple[PromptJob, int], ...]:
+        """Divide a step's tokens between prompts. A quarter more is computed if that finishes all of them."""
+        budget = self.speed.prompt_budget(bool(self.running))
+        num_left = sum(each.num_left for each in self.computing)
+        if self.running and num_left <= with_remainder(budget):
+            budget = num_left
+        parts = []
+        for job in self.computing:
+            count = min(job.num_left, budget)
+            if count:
+                parts.append((job, count))
+            budget -= count
+        return tuple(parts)
+
+    def cut(self, now: float) -> float | None:
+        """A prompt has come: end a run of steps after the present one; return that end. None: nothing changes."""
+        steps = self._steps
+        if steps is None or steps.count == 1 or len(self.running) >= self.speed.max_rows:
+            return None
+        count = max(1, ceil((now - steps.start - EPSILON) / steps.seconds))
+        if count >= steps.count:
+            return None
+        self._steps = _Steps(steps.start, steps.seconds, count)
+        self.turn += 1
+        return steps.start + steps.seconds * count
+
+    def end_steps(self, now: float) -> StepsEnd:
+        """End the steps: count the tokens of streams, and return what is done."""
+        steps = self._steps
+        assert steps is not None
+        self._steps = None
+        self._num_steps += steps.count
+        if self.running:
+            self.gaps.append((steps.seconds, steps.count * len(self.running)))
+        ended = []
+        while self._ends and self._ends[0][0] <= self._num_steps:
+            ended.append(self._end(heapq.heappop(self._ends)[1], now))
+        self.computed_tokens += steps.num_prompt
+        for job, count in steps.parts:
+            job.num_done += count
+        self.computing = [each for each in self.computing if each.num_left and not each.is_void]
+        return StepsEnd(tuple(job for job, _ in steps.parts), tuple(ended))
+
+    def start(self, job: PromptJob, now: float) -> bool:
+        """The first token of an answer is here. Return whether more follow: then it is a stream."""
+        request = job.request
+        self.running[request.number], self._begun[request.number] = request, job.begun
+        if request.num_output > 1:
+            heapq.heappush(self._ends, (self._num_steps + request.num_output - 1, request.number))
+            return True
+        self._end(request.number, now)
+        return False
+
+    def _end(self, number: int, now: float) -> SimulatedRequest:
+        self._num_served += 1
+        self._served_seconds += now - self._begun.pop(number)
+        return self.running.pop(number)
+
+    def receive(self, handover: Handover) -> PromptJob:
+        """Blocks that another replica has sent are here: return the rest of the prompt, to be queued."""
+        del self.expected[handover.request.number]
+        self._has_received = self._has_received or handover.num_sent > 0
+        request = handover.request
+        return PromptJob(request, request.num_tokens, None, handover.num_there, handover.num_computed)
+
+    def store(self, request: SimulatedRequest, num_tokens: int) -> tuple[list[int], list[int]]:
+        """Cache the segments within the first tokens of a prompt; return the stored and the evicted ones."""
+        whole, num_before = [], 0
         for segment, tokens in request.segments:
-            if segment not in self._cached:
-                self._cached[segment] = tokens
-                self._num_cached += tokens
-                stored.append(segment)
-        while self._num_cached > self.speed.cache_tokens:
-            segment, tokens = self._cached.popitem(last=False)
-            self._num_cached -= tokens
-            evicted.append(segment)
+            num_before += tokens
+            if num_before <= num_tokens:
+                whole.append((segment, tokens))
+        stored, evicted = self.cache.store(whole)
+        self.queue.count_cached(stored, evicted)
         self.sequence += len(stored) + len(evicted)
-        pace = self.speed.decode_seconds + (len(self.running) - 1) * self.speed.decode_row_seconds
-        return request.num_output * pace, stored, evicted
+        return stored, evicted
 
-    def fail(self) -> list[SimulatedRequest]:
-        """Lose the cache and all requests; return these."""
-        lost = [*self.queue, *self.running.values(), *([] if self.current is None else [self.current])]
-        self.is_up, self.num_lives = False, self.num_lives + 1
-        self._cached.clear()
-        self._num_cached, self.current = 0, None
-        self.queue, self.running = deque(), {}
-        return lost
+    def fail(self) -> tuple[list[SimulatedRequest], list[Handover]]:
+        """Lose the cache and all requests; return those to be answered, and what was computed for other replicas."""
+        jobs = [*self.queue, *self.computing]
+        lost = [each.request for each in jobs if each.handover is None]
+        lost += [*self.running.values(), *(each.request for each in self.expected.values())]
+        for each in self.expected.values():
+            each.is_over = True
+        self.is_up, self.num_lives, self.turn = False, self.num_lives + 1, self.turn + 1
+        self.queue.clear()
+        self.cache.clear()
+        for mapping in (self.running, self._begun, self.expected, self._ends):
+            mapping.clear()
+        self.computing, self._steps = [], None
+        return lost, [each.handover for each in jobs if each.handover is not None and not each.handover.is_over]
 
     def report(self, now: float) -> LoadReport:
         """Return its load, as an engine reports it."""
-        speed = self.speed
-        left = 0.0 if self.current is None else (self._current_end - now) * speed.prompt_rate
-        seen: set[int] = set()  # a prefix that several of them have is computed once
-        waiting = 0
-        for request in self.queue:
-            waiting += sum(tokens for each, tokens in request.segments if each not in self._cached and each not in seen)
-            seen.update(segment for segment, _ in request.segments)
+        speed, link, left = self.speed, self.link, float(sum(each.num_left for each in self.computing))
+        if self._steps is not None:
+            left -= self._steps.num_prompt * min((now - self._steps.start) / self._steps.seconds, 1.0)
         return LoadReport(
             epoch=str(self.num_lives),
             sequence=self.sequence,
             num_waiting=len(self.queue),
-            num_running=len(self.running) + (self.current is not None),
+            num_running=len(self.running) + len(self.computing),
             max_rows=speed.max_rows,
-            waiting_tokens=waiting,
+            waiting_tokens=self.queue.num_uncached,
             prompt_tokens=round(left),
             num_decoding=len(self.running),
             prompt_rate=speed.prompt_rate,
             decode_seconds=speed.decode_seconds,
             decode_row_seconds=speed.decode_row_seconds,
-            service_seconds=1.0,
+            service_seconds=self._served_seconds / self._num_served if self._num_served else 1.0,
+            block_tokens=1,
+            num_blocks=speed.cache_tokens,
+            num_free_blocks=max(speed.cache_tokens - self.cache.num_tokens, 0),
+            role=self.role,
+            transfer_port=0 if link is None else 1,
+            token_bytes=0 if link is None else link.token_bytes,
+            receive_rate=link.rate if link is not None and self._has_received else 0.0,
         )

@@ -1,4 +1,4 @@
-"""Requests of a simulated fleet: prefixes of Zipf popularity, Poisson arrivals, bursts of one prefix, conversations."""
+"""Requests of a simulated fleet: prefixes of Zipf popularity, bursts of one prefix; Poisson arrivals, or clients."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
+
+COMMON = -(10**9)  # the segment of the tokens that all requests begin with
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +25,18 @@ class Burst:
 class Traffic:
     """The load of a simulated fleet."""
 
-    rate: float  # requests per second
-    seconds: float
+    rate: float = 0.0  # requests per second, if there are no clients
+    seconds: float = float("inf")
     num_prefixes: int = 200
     zipf: float = 1.1  # exponent: the n-th prefix has weight 1 / n^zipf
     prefix_tokens: int = 2000
+    prefix_spread: float = 0.0  # prefixes have from 1 - spread to 1 + spread times as many
+    common_tokens: int = 0  # of all requests, before the prefix
     own_tokens: int = 200  # of each request, after its prefix
     output_tokens: int = 100
     bursts: tuple[Burst, ...] = ()
+    num_clients: int = 0  # each sends its next request when its last one has ended
+    num_requests: int = 0  # of all clients together
     seed: int = 0
 
 
@@ -57,12 +63,15 @@ class SimulatedRequest:
 
 
 def arrivals(traffic: Traffic) -> Iterator[SimulatedRequest]:
-    """Yield the requests in order of arrival. Equal for equal traffic."""
+    """Yield the requests in order of arrival. Equal for equal traffic. Those of clients all arrive at 0."""
     rng = random.Random(traffic.seed)
     weights = list(accumulate(1.0 / (n + 1) ** traffic.zipf for n in range(traffic.num_prefixes)))
+    low, high = 1.0 - traffic.prefix_spread, 1.0 + traffic.prefix_spread
+    sizes = [round(traffic.prefix_tokens * (rng.uniform(low, high) if low < high else 1.0)) for _ in weights]
+    common = ((COMMON, traffic.common_tokens),) if traffic.common_tokens else ()
     now, number = 0.0, 0
-    while True:
-        now += rng.expovariate(traffic.rate)
+    while not traffic.num_clients or number < traffic.num_requests:
+        now += 0.0 if traffic.num_clients else rng.expovariate(traffic.rate)
         if now >= traffic.seconds:
             return
         prefix = bisect_left(weights, rng.random() * weights[-1])
@@ -71,5 +80,5 @@ def arrivals(traffic: Traffic) -> Iterator[SimulatedRequest]:
                 prefix = burst.prefix
         own = max(1, round(rng.gauss(traffic.own_tokens, traffic.own_tokens / 4)))
         number += 1
-        segments = ((prefix, traffic.prefix_tokens), (-number, own))
+        segments = (*common, (prefix, sizes[prefix]), (-number, own))
         yield SimulatedRequest(number, now, prefix, segments, max(1, round(rng.expovariate(1 / traffic.output_tokens))))
