@@ -203,8 +203,8 @@ def compare_lines(found: list[str], told: list[str]) -> None:
     for mine, theirs in zip(found, told, strict=True):
         if theirs.startswith("Usage("):
             assert VARIES.sub("", mine) == VARIES.sub("", theirs)
-        else:
-            assert mine[:SAME_CHARS] == theirs[:SAME_CHARS]
+        else:  # how many tokens come at once depends on the machine
+            assert mine.replace("|", "")[:SAME_CHARS] == theirs.replace("|", "")[:SAME_CHARS]
 
 
 @pytest.fixture

@@ -42,11 +42,18 @@ JOINS = {
     "engine.event_pages": ("cache", "engine.messages"),
     "engine.load_report": ("cache", "scheduler"),
     "engine.core": (*PURE, *COMPUTE, "engine.messages", "engine.grammars", "engine.event_pages", "engine.load_report"),
+    "transfer": (),
+    "engine.block_bytes": ("cache", "devices"),
+    "engine.transfer_tally": ("transfer", "engine.messages"),
+    "engine.transfers": (
+        *("cache", "devices", "transfer", "engine.messages", "engine.core", "engine.block_bytes"),
+        "engine.transfer_tally",
+    ),
     "engine.context": COMPUTE,
     "engine.drafting": (*PURE, *COMPUTE, "engine.context"),
     "engine.load": (
         *(*PURE, *COMPUTE, "engine.messages", "engine.grammars", "engine.core", "engine.model_files"),
-        *("engine.context", "engine.drafting"),
+        *("engine.context", "engine.drafting", "engine.transfers"),
     ),
     "engine.process": (*PURE, *COMPUTE, "engine.messages", "engine.core", "engine.load", "engine.wire", "engine.echo"),
     "engine.local": ("engine.messages", "engine.client", "engine.load"),
@@ -57,6 +64,7 @@ JOINS = {
     "engine.pending_answer": ("text", "engine.messages"),
     "engine.offline": ("engine.client", "engine.messages", "engine.pending_answer"),
     "engine.transcription": ("speech", "engine.client", "engine.messages"),
+    "engine.async_vector_calls": ("engine.vector_calls",),
     "engine.vector_calls": ("text", "engine.client", "engine.messages", "engine.offline", "engine.chat_forms"),
     "engine.supported": ("weights", "models", "engine.model_files"),
     "engine.llm": (*PURE, *COMPUTE, "engine"),
@@ -87,12 +95,14 @@ JOINS = {
     "gateway.relay": ("text", "serve.http", "serve.access", "serve.dialects", "serve.relayed", "gateway"),
     "gateway.server": ("serve", "gateway"),
     "gateway": ("store", "engine.client", "engine.launch"),
+    "cluster.guard": (),  # of the standard library alone: it stays beside every server
+    "cluster": ("gateway.yaml_nodes",),
     "report": (),
     **{f"bench.{name}": (*INSIDE, "report", *(f"bench.{each}" for each in BENCH[:n])) for n, name in enumerate(BENCH)},
     "bench": (*INSIDE, "report"),
     "advisor": (*INSIDE, "report"),
     "console": INSIDE,
-    "cli": (*INSIDE, "report", "bench", "advisor", "console"),
+    "cli": (*INSIDE, "report", "bench", "advisor", "console", "cluster"),
     "__main__": ("cli",),
 }
 MARKERS = ("", "__version__")  # quire/__init__.py
@@ -100,6 +110,7 @@ MARKERS = ("", "__version__")  # quire/__init__.py
 PUBLIC = ("types", "engine.llm", "engine.async_llm")
 
 TORCH = ("torch", "triton")
+RAY_HOME = "cluster.ray_api"
 DEVICES = {"cpu", "cuda", "rocm", "_triton"} | {file.parent.name for file in PACKAGE.glob("devices/*/__init__.py")}
 SHARED_BY_DEVICES = "devices._triton"
 
@@ -111,7 +122,7 @@ LATE = {"devices": "opens a device by its name"}
 ENVIRONMENT = {("os", name) for name in ("environ", "environb", "getenv", "putenv", "unsetenv")}
 ARGV = {("sys", "argv"), ("sys", "orig_argv")}
 READS_ENVIRONMENT = ("config", "devices._triton.chain")  # the latter sets a switch of Triton's compiler
-READS_ARGV = ("config", "cli", "__main__")
+READS_ARGV = ("config", "cli", "__main__", "cluster.guard")
 
 PURE_CORE = ("cache", "scheduler")
 IMPURE_CALLS = {"open", "print", "input"}
@@ -183,6 +194,8 @@ def import_findings(source: Source) -> Iterator[tuple[int, str]]:
             yield line, f"only the standard library here, not {target}"
         if top in TORCH and not any(is_under(name, home) for home in TORCH_HOMES):
             yield line, f"{top} lives in {', '.join(TORCH_HOMES)}"
+        if top == "ray" and name != RAY_HOME:
+            yield line, f"ray lives in {RAY_HOME}"
         if top in IMPURE_MODULES and any(is_under(name, package) for package in PURE_CORE):
             yield line, f"the pure core has no clock and no I/O, so no {target}"
         if in_function and not optional and name not in LATE:
@@ -253,6 +266,8 @@ def test_the_layout_knows_every_package():
         ("serve.app", "import os\nx = os.environ['X']", "reads the environment"),
         ("store.pull", "from os import getenv", "reads the environment"),
         ("serve.app", "import sys\nsys.argv", "read the arguments"),
+        ("cluster.host", "import_module('ray')", "ray lives in"),
+        ("gateway.router", "from quire.cluster import plan", "may not import quire.cluster"),
     ],
 )
 def test_a_breach_is_found(name, text, said):

@@ -31,6 +31,10 @@ SHARED = {
     "read_conversation": "serve/dialects: messages of the dialect into ours",
     "read_vocabulary": "text: the vocabulary of a container",
     "usage_fields": "serve/dialects: token counts in OpenAI's fields",
+    "receiving": "transfer/transports: opens the end that takes bytes",
+    "sending": "transfer/transports: opens the end that sends bytes",
+    "suits": "transfer/transports: is it for `auto`?",
+    "unavailable": "transfer/transports: why it cannot be used on this machine",
     "attend": "attention: the block of a model's layer, and the kernel",
 }
 
