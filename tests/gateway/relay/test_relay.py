@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from quire.gateway.http.errors import UpstreamUnreachable
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.stub_upstream import (
     WORDS,
@@ -223,6 +224,23 @@ def test_a_prompt_is_in_the_queue_of_its_upstream_until_the_first_token_only(fle
         replicas = gateway.service.balance._fleets["m"].replicas()
         assert sum(each.num_open for each in replicas) == 1
         assert sum(each.sent_tokens for each in replicas) == 0
+
+
+def test_a_request_that_cannot_be_sent_again_is_not_counted_as_open(fleet, monkeypatch):
+    gateway, one, _ = fleet
+    for _ in range(2):
+        gateway.http.post(PATH, json=CHAT)  # both upstreams have an idle connection now
+    first = next(each for each in gateway.service.upstreams if each.spec.url == one.url)
+
+    async def refuse_connection():
+        raise UpstreamUnreachable(first.name, "refuses connections")
+
+    one.answer = close_early  # the idle connection breaks, and no new one can be made
+    monkeypatch.setattr(first.pool, "_connect", refuse_connection)
+    for _ in range(2):
+        assert text_of(stream(gateway)) == ALL
+    replicas = gateway.service.balance._fleets["m"].replicas
+    wait_until(lambda: sum(each.num_open for each in replicas()) == 0)
 
 
 def test_a_client_that_reads_slowly_gets_everything(fleet):
