@@ -16,6 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.waiting import wait_until
+
 PATIENCE = 60.0
 REQUEST = re.compile(r'"(\w+) (/v2/\S*) HTTP/1.1" (\d+)')
 
@@ -31,10 +33,20 @@ class RunningRegistry:
     def log(self) -> Path:
         return self.folder / "log"
 
-    def answered(self, method: str, part: str) -> list[int]:
-        """The status codes of all requests so far with this method whose path contains `part`."""
-        requests = REQUEST.findall(self.log.read_text())
-        return [int(code) for verb, path, code in requests if verb == method and part in path]
+    def answered(self, method: str, part: str, count: int) -> list[int]:
+        """The status codes of all requests with this method whose path contains `part`, when `count` are in the log.
+
+        The registry writes a request into its log after the response.
+        """
+        codes: list[int] = []
+
+        def are_logged() -> bool:
+            requests = REQUEST.findall(self.log.read_text())
+            codes[:] = [int(code) for verb, path, code in requests if verb == method and part in path]
+            return len(codes) >= count
+
+        wait_until(are_logged)
+        return codes
 
     def blob(self, digest: str) -> Path:
         """The file of a blob in its storage."""

@@ -128,8 +128,8 @@ def test_layers_that_the_registry_has_are_not_sent(registry, store):
     name, body = f"{registry.host}/me/again", WEIGHTS + b"again"
     store.create(name, [NewFile("weights", "a.gguf", body)])
     assert store.push(name) > len(body)
-    uploads = registry.answered("PATCH", "me/again")
-    assert store.push(name) == 0 and registry.answered("PATCH", "me/again") == uploads
+    uploads = registry.answered("PATCH", "me/again", 2)  # the weights and the configuration
+    assert store.push(name) == 0 and registry.answered("PATCH", "me/again", 2) == uploads
     store.create(name, [NewFile("weights", "a.gguf", body), NewFile("system", "s.txt", b"new")])
     assert store.push(name) < 1000
 
@@ -139,7 +139,7 @@ def test_a_large_layer_is_sent_in_several_requests(registry, store, tmp_path, mo
     name, body = f"{registry.host}/me/large", WEIGHTS + b"large"
     store.create(name, [NewFile("weights", "a.gguf", body)])
     store.push(name)
-    assert registry.answered("PATCH", "me/large") == [202] * 6
+    assert registry.answered("PATCH", "me/large", 6) == [202] * 6
     assert Store(tmp_path / "other").resolve(name).read_bytes() == body
 
 
@@ -147,7 +147,7 @@ def test_a_large_layer_is_fetched_in_ranges(registry, store, small_pieces):
     body = WEIGHTS + b"ranges"
     upload(registry, "me/ranges", "latest", [layer("model", body)])
     assert store.resolve(f"{registry.host}/me/ranges").read_bytes() == body
-    assert registry.answered("GET", sha(body)) == [206] * 7
+    assert registry.answered("GET", sha(body), 7) == [206] * 7
 
 
 def test_a_layer_that_two_models_share_is_fetched_once_and_kept_until_both_are_removed(registry, store):
@@ -157,7 +157,7 @@ def test_a_layer_that_two_models_share_is_fetched_once_and_kept_until_both_are_r
     one, two = (f"{registry.host}/me/{word}" for word in ("one", "two"))
     store.pull(one)
     store.pull(two)
-    assert registry.answered("GET", sha(body)) == [200]
+    assert registry.answered("GET", sha(body), 1) == [200]
     assert store.remove(one) < 1000 and store.find(two).read_bytes() == body
     assert store.remove(two) > len(body) and list(store.layout.blobs.iterdir()) == []
 
@@ -172,7 +172,8 @@ def test_a_corrupt_blob_is_repaired_and_nothing_else_is_fetched(registry, store)
     blob.write_bytes(body[:-1] + b"x")
     store.pull(name)
     assert blob.read_bytes() == body
-    assert registry.answered("GET", sha(body)) == [200] * 2 and registry.answered("GET", sha(b"not this one")) == [200]
+    assert registry.answered("GET", sha(body), 2) == [200] * 2
+    assert registry.answered("GET", sha(b"not this one"), 1) == [200]
 
 
 def test_a_layer_that_is_corrupt_in_the_registry_is_deleted(registry, store):
@@ -230,7 +231,7 @@ def test_two_processes_that_pull_the_same_model_fetch_it_once(registry, tmp_path
     command = [sys.executable, "-c", PULLER, str(tmp_path), f"{registry.host}/me/both"]
     children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) for _ in range(2)]
     sizes = [int(child.communicate(timeout=100)[0]) for child in children]
-    assert sizes[0] == sizes[1] > len(body) and registry.answered("GET", sha(body)) == [200]
+    assert sizes[0] == sizes[1] > len(body) and registry.answered("GET", sha(body), 1) == [200]
 
 
 def test_a_model_that_cannot_be_pushed_is_refused_before_anything_is_sent(registry, store, tmp_path):
