@@ -42,5 +42,14 @@ def read_source(path: Path) -> Source:
     return Source(".".join(parts[:-1] if is_package else parts), path.read_text(encoding="utf-8"), is_package)
 
 
+@cache
+def sources_by_package() -> dict[str, tuple[Source, ...]]:
+    """All modules by the top-level package or module that they are in: a test for each file would take longer."""
+    packages: dict[str, list[Source]] = {}
+    for source in all_sources():
+        packages.setdefault(source.name.split(".")[0] or "quire", []).append(source)
+    return {name: tuple(found) for name, found in packages.items()}
+
+
 def is_under(name: str, package: str) -> bool:
     return name == package or name.startswith(package + ".")

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -25,9 +26,15 @@ EMPTY_MODULE_NAMES = {"utils", "util", "helpers", "helper", "misc", "common"}
 EMPTY_CLASS_ENDINGS = ("Manager", "Impl")
 
 
-def files() -> list[Path]:
+@cache
+def files_by_folder() -> dict[str, list[Path]]:
+    """All files by the folder of the package, or of the tests, that they are in."""
     found = [*PACKAGE.rglob("*"), *(ROOT / "tests").rglob("*.py")]
-    return sorted(path for path in found if path.suffix == ".py" or path.suffix in NATIVE)
+    folders: dict[str, list[Path]] = {}
+    for path in sorted(path for path in found if path.suffix == ".py" or path.suffix in NATIVE):
+        home = PACKAGE if path.is_relative_to(PACKAGE) else ROOT / "tests"
+        folders.setdefault(f"{home.name}/{path.relative_to(home).parts[0]}", []).append(path)
+    return folders
 
 
 def is_kernel(path: PurePosixPath) -> bool:
@@ -77,9 +84,12 @@ def _is_op(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any(name == "op" or name.endswith(".shape") for name in names)
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_sizes_and_names(path: Path):
-    assert list(findings(PurePosixPath(path.relative_to(ROOT).as_posix()), path.read_text(encoding="utf-8"))) == []
+@pytest.mark.parametrize("folder", files_by_folder())
+def test_sizes_and_names(folder: str):
+    found = []
+    for path in files_by_folder()[folder]:
+        found += findings(PurePosixPath(path.relative_to(ROOT).as_posix()), path.read_text(encoding="utf-8"))
+    assert found == []
 
 
 LONG_FUNCTION = "def f():\n" + "    pass\n" * 60
