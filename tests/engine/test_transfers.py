@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from quire.engine.messages import Failed
+from quire.engine.messages import Failed, ReadLoad, Submit
+from quire.transfer.frames import Want
+from quire.transfer.sender import Export
 from quire.transfer.transports import nixl
 from quire.types.errors import DuplicateRequest
 from quire.types.output import Finished
@@ -166,8 +169,6 @@ def test_a_request_that_waits_for_blocks_can_be_cancelled_and_cannot_be_sent_twi
         request, news = decode.request(prompt, silent(prompt, port)), []
         decode.client.submit(request, news.append)
         wait_until(lambda: decode.core._links.fetches)
-        from quire.engine.messages import Submit
-
         decode.client._link.send(Submit(request))
         wait_until(lambda: decode.counters().num_refused)
         assert decode.client.cancel(request.id).result(10)
@@ -213,6 +214,16 @@ def test_what_must_be_computed_here_is_not_fetched(pair):
     decode.answer(prompt, source_of(pair[0], prompt), sampling=scored)
     decode.answer(some_tokens(12), source_of(pair[0], prompt))
     assert decode.counters().num_fetches == before
+
+
+def test_a_load_report_counts_prompts_for_other_engines_that_have_just_come():
+    with replicas(1) as (prefill,):
+        tokens = array("I", some_tokens(97)).tobytes()
+        export = Export(Want(b"", "", ("", "", ""), tokens, 0, computes=True, offers={}), 16)
+        prefill.core._new_exports.append(export)  # the loop has not seen it when it is asked
+        report = prefill.client.ask(ReadLoad()).result(10)
+        assert report.num_waiting + report.num_running == 1 and report.backlog_tokens == 97
+        wait_until(lambda: not prefill.core._links.prefills)
 
 
 def test_an_engine_without_a_secret_computes():
