@@ -226,6 +226,13 @@ def test_a_load_report_counts_prompts_for_other_engines_that_have_just_come():
         wait_until(lambda: not prefill.core._links.prefills)
 
 
+def test_an_engine_with_the_role_prefill_computes_prompts_one_after_the_other_in_short_steps():
+    for role, is_prefill in (("prefill", True), ("decode", False), ("both", False)):
+        with replicas(1, role=role) as (replica,):
+            limits = replica.core._scheduler._config
+            assert (limits.hands_over, limits.max_partial_prompts == 1) == (is_prefill, is_prefill)
+
+
 def test_an_engine_without_a_secret_computes():
     with replicas() as (prefill, _), replicas(1, transfer_secret=None) as (plain,):
         prompt = some_tokens(60)
