@@ -181,13 +181,17 @@ def test_a_request_that_waits_for_blocks_can_be_cancelled_and_cannot_be_sent_twi
 
 def test_a_cancelled_request_cancels_its_prompt_elsewhere():
     with replicas(max_step_tokens=16) as (prefill, decode):
-        prompt = some_tokens(1000)
+        prompt, launch, may_go_on = some_tokens(1000), prefill.core._runner.launch, threading.Event()
+        prefill.core._runner.launch = lambda *parts: may_go_on.wait(60) and launch(*parts)  # its first step waits
         request = decode.request(prompt, source_of(prefill, prompt))
         decode.client.submit(request, lambda news: None)
-        wait_until(lambda: prefill.counters().num_running)
-        assert decode.client.cancel(request.id).result(10)
+        wait_until(lambda: prefill.core._links.prefills)
+        assert decode.client.cancel(request.id).result(30)
+        wait_until(lambda: prefill.core._links.prefills[0].export.is_gone)
+        may_go_on.set()
         wait_until(lambda: not prefill.counters().num_running and not prefill.core._links.prefills)
-        assert prefill.counters().num_held_blocks == 0
+        counters = prefill.counters()
+        assert counters.num_held_blocks == 0 and counters.num_cancelled == 1 and counters.computed_tokens == 16
 
 
 def test_a_deadline_ends_a_request_that_waits_for_blocks(pair):
