@@ -87,8 +87,9 @@ class SchedulerConfig:
     )
     min_prompt_tokens: int = setting(64, "Prompt tokens in a step even if stream_gap allows fewer.", low=1)
     max_partial_prompts: int = setting(
-        4, "Most prompts that share the prompt work of a step, so that none waits for another.", low=1
+        4, "Most prompts that share a step's prompt work, so that none waits for another. Role prefill: 1.", low=1
     )
+    hands_over: bool = False  # not a setting: prompts are for other engines, which wait for them
     max_step_seconds: float = setting(
         300.0,
         "Seconds that one step may take. An engine that takes longer is killed and restarted, and its requests resume. "

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from quire.cluster.errors import ClusterError, RayMissing
+from quire.cluster.errors import ClusterError, RayMissing, UnreadableState
 from quire.cluster.guarded import find_port
 from quire.cluster.ray_api import connect, load_ray
-from quire.cluster.session import choose_cluster, is_up
+from quire.cluster.session import ClusterSession, choose_cluster, is_up
 
 pytestmark = pytest.mark.pure
 
@@ -34,6 +34,13 @@ def test_a_cluster_is_chosen_by_name_or_as_the_only_one(tmp_path):
         choose_cluster(tmp_path, "")
     with pytest.raises(ClusterError, match="There is no cluster 'three'"):
         choose_cluster(tmp_path, "three")
+
+
+def test_a_damaged_session_file_is_named(tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "session.json").write_text('{"address": ')
+    with pytest.raises(UnreadableState, match=r"session\.json is damaged"):
+        ClusterSession(tmp_path, "one").status()
 
 
 def replica(version: str = "1", state: str = "ready", is_joined: bool = True) -> dict[str, Any]:

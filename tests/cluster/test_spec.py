@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from quire.cluster.errors import ClusterError
+from quire.cluster.controller import readable_state
+from quire.cluster.errors import ClusterError, UnreadableState
 from quire.cluster.guarded import ServerCommand
 from quire.cluster.orders import ClusterKeys, GatewayOrder, ReplicaOrder, gateway_url, on_devices, write_fleet
+from quire.cluster.session import ClusterSession
 from quire.cluster.spec import BadCluster, ClusterSpec, parse_cluster
 from quire.cluster.state import ReplicaRecord, carried_counts, load_state, new_state, save_state
 from quire.gateway.upstreams.declared import read_fleet
@@ -211,12 +215,52 @@ def test_groups_of_a_changed_file_begin_with_the_numbers_that_there_were():
 
 
 def test_a_state_is_read_as_it_was_written_and_is_private(tmp_path):
-    state = new_state(GOOD, "demo.yaml", str(FOLDER))
+    state = new_state(GOOD.replace("tokens: 500", "idle_seconds: inf"), "demo.yaml", str(FOLDER))
     state.replicas["r"] = ReplicaRecord("r", state.spec.groups["big"], 1.0, "10.0.0.1", is_draining=True)
     state.scales["small"] = 3
     assert load_state(tmp_path) is None
     save_state(state, tmp_path)
     assert load_state(tmp_path) == state
     assert (tmp_path / "state.json").stat().st_mode & 0o077 == 0 and "secret" not in repr(KEYS)
+    assert readable_state(tmp_path) == (state, "")
     keys = state.keys
     assert len({keys.join, keys.replica, keys.transfer}) == 3 and len(keys.transfer) >= 16
+
+
+def drop(found: dict[str, Any], *names: str) -> bytes:
+    """The state without the key at the end of this path."""
+    at = found
+    for name in names[:-1]:
+        at = at[name]
+    del at[names[-1]]
+    return json.dumps(found).encode()
+
+
+@pytest.mark.parametrize(
+    "spoil, said",
+    [
+        (lambda found: drop(found, "keys"), "missing required field `keys`"),
+        (lambda found: drop(found, "keys", "transfer"), "missing required field `transfer`"),
+        (lambda found: drop(found, "replicas", "r", "spec", "model_name"), "missing required field `model_name`"),
+        (lambda found: drop(found, "replicas", "r", "spec", "rule"), "missing required field `rule`"),
+        (lambda found: json.dumps(found | {"replicas": [1]}).encode(), "Expected `object`, got `array`"),
+        (lambda found: json.dumps(found | {"text": "models: {}"}).encode(), "demo.yaml, line 1: there is no model"),
+        (lambda found: b"[]", "Expected `object`, got `array`"),
+        (lambda found: b'{"text": "', "Unterminated string"),
+        (lambda found: b"", "Expecting value"),
+        (lambda found: b'{"text": "\xff"}', "utf-8"),
+    ],
+)
+def test_a_state_that_cannot_be_read_says_which_file_what_is_wrong_and_what_to_do(tmp_path, spoil, said):
+    state = new_state(GOOD, "demo.yaml", str(FOLDER))
+    state.replicas["r"] = ReplicaRecord("r", state.spec.groups["big"], 1.0)
+    save_state(state, tmp_path)
+    path = tmp_path / "state.json"
+    path.write_bytes(spoil(json.loads(path.read_bytes())))
+    with pytest.raises(UnreadableState) as caught:
+        load_state(tmp_path)
+    message = caught.value.public
+    assert str(path) in message and said in message and "`quire cluster up FILE`" in message
+    assert readable_state(tmp_path) == (None, message)
+    with pytest.raises(UnreadableState):  # before Ray is started or asked
+        ClusterSession(tmp_path.parent, tmp_path.name).up(state.spec, tmp_path / "demo.yaml", "")

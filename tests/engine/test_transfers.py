@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from quire.engine.messages import Failed
+from quire.engine.messages import Failed, ReadLoad, Submit
+from quire.transfer.frames import Want
+from quire.transfer.sender import Export
 from quire.transfer.transports import nixl
 from quire.types.errors import DuplicateRequest
 from quire.types.output import Finished
@@ -166,8 +169,6 @@ def test_a_request_that_waits_for_blocks_can_be_cancelled_and_cannot_be_sent_twi
         request, news = decode.request(prompt, silent(prompt, port)), []
         decode.client.submit(request, news.append)
         wait_until(lambda: decode.core._links.fetches)
-        from quire.engine.messages import Submit
-
         decode.client._link.send(Submit(request))
         wait_until(lambda: decode.counters().num_refused)
         assert decode.client.cancel(request.id).result(10)
@@ -180,13 +181,17 @@ def test_a_request_that_waits_for_blocks_can_be_cancelled_and_cannot_be_sent_twi
 
 def test_a_cancelled_request_cancels_its_prompt_elsewhere():
     with replicas(max_step_tokens=16) as (prefill, decode):
-        prompt = some_tokens(1000)
+        prompt, launch, may_go_on = some_tokens(1000), prefill.core._runner.launch, threading.Event()
+        prefill.core._runner.launch = lambda *parts: may_go_on.wait(60) and launch(*parts)  # its first step waits
         request = decode.request(prompt, source_of(prefill, prompt))
         decode.client.submit(request, lambda news: None)
-        wait_until(lambda: prefill.counters().num_running)
-        assert decode.client.cancel(request.id).result(10)
+        wait_until(lambda: prefill.core._links.prefills)
+        assert decode.client.cancel(request.id).result(30)
+        wait_until(lambda: prefill.core._links.prefills[0].export.is_gone)
+        may_go_on.set()
         wait_until(lambda: not prefill.counters().num_running and not prefill.core._links.prefills)
-        assert prefill.counters().num_held_blocks == 0
+        counters = prefill.counters()
+        assert counters.num_held_blocks == 0 and counters.num_cancelled == 1 and counters.computed_tokens == 16
 
 
 def test_a_deadline_ends_a_request_that_waits_for_blocks(pair):
@@ -213,6 +218,23 @@ def test_what_must_be_computed_here_is_not_fetched(pair):
     decode.answer(prompt, source_of(pair[0], prompt), sampling=scored)
     decode.answer(some_tokens(12), source_of(pair[0], prompt))
     assert decode.counters().num_fetches == before
+
+
+def test_a_load_report_counts_prompts_for_other_engines_that_have_just_come():
+    with replicas(1) as (prefill,):
+        tokens = array("I", some_tokens(97)).tobytes()
+        export = Export(Want(b"", "", ("", "", ""), tokens, 0, computes=True, offers={}), 16)
+        prefill.core._new_exports.append(export)  # the loop has not seen it when it is asked
+        report = prefill.client.ask(ReadLoad()).result(10)
+        assert report.num_waiting + report.num_running == 1 and report.backlog_tokens == 97
+        wait_until(lambda: not prefill.core._links.prefills)
+
+
+def test_an_engine_with_the_role_prefill_computes_prompts_one_after_the_other_in_short_steps():
+    for role, is_prefill in (("prefill", True), ("decode", False), ("both", False)):
+        with replicas(1, role=role) as (replica,):
+            limits = replica.core._scheduler._config
+            assert (limits.hands_over, limits.max_partial_prompts == 1) == (is_prefill, is_prefill)
 
 
 def test_an_engine_without_a_secret_computes():

@@ -56,6 +56,20 @@ def test_a_short_remainder_of_a_prompt_is_added_to_the_step(lengths, num_tokens)
     assert found.pop("stream") == 1 and sum(found.values()) == num_tokens
 
 
+def test_prompts_for_other_engines_are_finished_one_after_the_other_in_short_steps():
+    # As above, a gap of 20 ms allows 100 tokens. Before the first step nothing is measured, so it has no such limit.
+    settings = {"max_step_tokens": 512, "max_context": 512, "stream_gap": 0.02005, "min_prompt_tokens": 8}
+    plans = []
+    for more in ({}, {"hands_over": True, "max_partial_prompts": 1}):
+        sim = make(num_blocks=256, **settings, **more)
+        sim.run([(0.0, request("first", range(100), 1))])
+        num_before = len(sim.plans)
+        sim.run([(1.0, request(str(n), range(1000 * n, 1000 * n + 150), 1)) for n in (1, 2, 3)])
+        plans.append([counts(plan) for plan in sim.plans[num_before:]])
+    assert plans[0] == [{"1": 150, "2": 150, "3": 150}]
+    assert plans[1] == [{"1": 100}, {"1": 50, "2": 50}, {"2": 100}, {"3": 100}, {"3": 50}]
+
+
 def test_the_output_does_not_depend_on_the_batch_on_chunks_or_on_hits():
     for settings in ({}, {"max_step_tokens": 8}, {"max_rows": 2, "max_step_tokens": 8}):
         sim = make(**settings)

@@ -24,6 +24,7 @@ COMMANDS = {  # name -> module
     "front": "quire.bench.front",
     "relay": "quire.bench.relay",
     "split": "quire.bench.split",
+    "handover": "quire.bench.handover",
     "models": "quire.bench.models",
     "generator": "quire.bench.generator",
     "gpu": "quire.bench.gpu",

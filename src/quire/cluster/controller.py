@@ -16,7 +16,7 @@ from typing import Any
 
 from quire.cluster import ray_api
 from quire.cluster.autoscale import Autoscaler, FleetLoad, ScaleDecision
-from quire.cluster.errors import ClusterError
+from quire.cluster.errors import ClusterError, UnreadableState
 from quire.cluster.gateway_client import GatewayClient, GatewayView
 from quire.cluster.group_load import group_load
 from quire.cluster.host import HostReport
@@ -54,7 +54,7 @@ class ClusterController:
         self._folder = Path(folder)
         self._lock = threading.Lock()
         self._node = ray_api.node_address(self._ray)
-        self._state = load_state(self._folder)
+        self._state, self._unreadable = readable_state(self._folder)  # its message, if it cannot be read
         self._spec: ClusterSpec | None = None if self._state is None else self._state.spec
         self._reports: dict[str, HostReport] = {}
         self._gateway_view = GatewayView()
@@ -71,6 +71,8 @@ class ClusterController:
     def apply(self, text: str, file: str, folder: str) -> str:
         """Make a cluster file the one in force: the first one, or a rollout. Returns what is wrong with it, or ""."""
         with self._lock:
+            if self._unreadable:
+                return self._unreadable
             state = self._state or new_state(text, file, folder)
             new = replace(state, text=text, file=file, folder=folder)
             spec = new.spec
@@ -328,6 +330,8 @@ class ClusterController:
         return actor_name(self._name, id)
 
     def _required(self) -> tuple[ClusterState, ClusterSpec]:
+        if self._unreadable:
+            raise ClusterError(self._unreadable)
         if self._state is None or self._spec is None:
             raise ClusterError(f"The cluster {self._name} has no file yet: run `quire cluster up FILE`.")
         return self._state, self._spec
@@ -335,6 +339,14 @@ class ClusterController:
     def _save(self) -> None:
         assert self._state is not None
         save_state(self._state, self._folder)
+
+
+def readable_state(folder: Path) -> tuple[ClusterState | None, str]:
+    """The state, or why it cannot be read. An actor that failed to start could not say so."""
+    try:
+        return load_state(folder), ""
+    except UnreadableState as error:
+        return None, error.public
 
 
 def actor_name(cluster: str, id: str) -> str:

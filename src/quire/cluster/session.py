@@ -13,12 +13,12 @@ from typing import Any
 
 from quire.cluster import ray_api
 from quire.cluster.controller import ClusterController, actor_name
-from quire.cluster.errors import ClusterError
+from quire.cluster.errors import ClusterError, UnreadableState
 from quire.cluster.guard import is_locked
 from quire.cluster.orders import GATEWAY_ID
 from quire.cluster.plan import READY, STOPPED
 from quire.cluster.spec import ClusterSpec
-from quire.cluster.state import STATE_FILE
+from quire.cluster.state import STATE_FILE, load_state
 
 CONTROLLER = "controller"
 SESSION_FILE = "session.json"
@@ -54,6 +54,7 @@ class ClusterSession:
 
     def up(self, spec: ClusterSpec, path: Path, address: str) -> None:
         """Start the cluster, or apply the file to the one that runs. After the loss of Ray's head: start it again."""
+        load_state(self._folder)  # raises before anything is started
         saved = self._saved()
         address = address or saved.get("address", "")
         process = int(saved.get("process", 0))
@@ -157,6 +158,8 @@ class ClusterSession:
             found: dict[str, Any] = json.loads((self._folder / SESSION_FILE).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
+        except ValueError as error:
+            raise UnreadableState(self._folder / SESSION_FILE, str(error)) from None
         return found
 
     def _save(self, facts: dict[str, Any]) -> None:

@@ -7,11 +7,12 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
-from quire.cluster.autoscale import AutoscaleRule
+import msgspec
+
+from quire.cluster.errors import UnreadableState
 from quire.cluster.orders import ClusterKeys
-from quire.cluster.spec import ClusterSpec, GroupSpec, parse_cluster
+from quire.cluster.spec import BadCluster, ClusterSpec, GroupSpec, parse_cluster
 from quire.types.transfer import Role
 
 STATE_FILE = "state.json"
@@ -74,20 +75,20 @@ def save_state(state: ClusterState, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     part = folder / "state.part"
     part.touch(mode=0o600)
-    part.write_text(json.dumps(asdict(state)), encoding="utf-8")
+    part.write_text(json.dumps(asdict(state)), encoding="utf-8")  # unlike msgspec's, with `inf`
     part.replace(folder / STATE_FILE)
 
 
 def load_state(folder: Path) -> ClusterState | None:
-    """Read the state; None if there is none."""
+    """Read the state; None if there is none. Raises UnreadableState, which says what to do."""
+    path = folder / STATE_FILE
     try:
-        found: dict[str, Any] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        state = msgspec.convert(json.loads(path.read_text(encoding="utf-8")), ClusterState)
+        _ = state.spec  # its cluster file must be one of this version, too
     except FileNotFoundError:
         return None
-    records = {id: _record(each) for id, each in found.pop("replicas").items()}
-    return ClusterState(**found | {"keys": ClusterKeys(**found["keys"]), "replicas": records})
-
-
-def _record(found: dict[str, Any]) -> ReplicaRecord:
-    spec = found["spec"]
-    return ReplicaRecord(**found | {"spec": GroupSpec(**spec | {"rule": AutoscaleRule(**spec["rule"])})})
+    except BadCluster as error:
+        raise UnreadableState(path, f"its cluster file is refused: {error.public}") from None
+    except ValueError as error:  # of json, of Unicode, and of msgspec
+        raise UnreadableState(path, str(error)) from None
+    return state

@@ -53,6 +53,7 @@ from quire.spec.tree import TreeDrafter
 from quire.types.kinds import RequestKind
 from quire.types.lowered import FOLDER
 from quire.types.sampling_values import OFF
+from quire.types.transfer import Role
 from quire.weights.checkpoint import Checkpoint, open_checkpoint
 from quire.weights.lowered import LoweredStore
 
@@ -205,7 +206,10 @@ def _scheduler(
 ) -> Scheduler | WholeTextScheduler:
     if isinstance(runner, WholeTextRunner):
         return WholeTextScheduler(config.scheduler)
-    return Scheduler(cache, config.scheduler, _speculation(*drafters, runner, config))
+    limits = config.scheduler
+    if config.transfer.role == Role.PREFILL:  # a prompt is sent on as soon as it is computed, not with others
+        limits = replace(limits, max_partial_prompts=1, hands_over=True)
+    return Scheduler(cache, limits, _speculation(*drafters, runner, config))
 
 
 def request_kinds(model: DrawnModel) -> tuple[tuple[RequestKind, ...], int]:

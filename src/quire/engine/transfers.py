@@ -124,9 +124,10 @@ class TransferCore(EngineCore):
             case Cancel(request_id) if (waiting := self._waiting_for(request_id)) is not None:
                 self._queue(waiting, request_id)  # to end like any other
                 super().handle(message)
-            case ReadLoad():
+            case ReadLoad() if links is not None:
+                self._start_exports(links)  # they count: a gateway has sent these prompts before it asked
                 super().handle(message)
-                self._out[-1] = self._with_transfers(self._out[-1])
+                self._out[-1] = self._with_transfers(links, self._out[-1])
             case _:
                 super().handle(message)
 
@@ -220,8 +221,7 @@ class TransferCore(EngineCore):
         if links.fetches:
             for waiting in tuple(links.fetches):
                 self._advance(links, waiting, now)
-        while self._new_exports:
-            self._start_export(links, self._new_exports.popleft(), now)
+        self._start_exports(links)
         is_busy = super().step()
         if links.prefills:
             self._drop_internal(links)
@@ -283,7 +283,11 @@ class TransferCore(EngineCore):
 
     # ── for other engines ──
 
-    def _start_export(self, links: _Links, export: Export, now: float) -> None:
+    def _start_exports(self, links: _Links) -> None:
+        while self._new_exports:
+            self._start_export(links, self._new_exports.popleft())
+
+    def _start_export(self, links: _Links, export: Export) -> None:
         """Begin to send blocks. If some must be computed, a request that generates one token computes them."""
         want, moving = export.want, self._cache.moving
         prefill = _Prefill(export, num_cached=moving.num_resumable(export.tokens, export.key) * links.form.block_tokens)
@@ -359,11 +363,10 @@ class TransferCore(EngineCore):
         """Return the counters, with those of transfers."""
         return self._transfers.counted(super().counters())
 
-    def _with_transfers(self, message: Outward) -> Outward:
+    def _with_transfers(self, links: _Links, message: Outward) -> Outward:
         """Return a load report with the role and what a gateway needs to estimate transfers."""
-        if self._links is None or not isinstance(message, LoadReport):
+        if not isinstance(message, LoadReport):
             return message
-        links = self._links
         return self._transfers.reported(message, links.config.role, links.server.port, links.form)
 
 

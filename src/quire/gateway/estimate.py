@@ -3,7 +3,8 @@
     first token = (prompt tokens ahead of it + its own uncached ones) / prompt rate + wait for a row
     end         = first token + output tokens × seconds per token with all streams that will run
 
-The prompts that were reported are being computed since then, and some are done; those sent since are still to come.
+The prompts that were reported are being computed since then. Their time passes, or they are answered sooner: whichever
+leaves less. Both say the same of one prompt, so they are never added. Prompts sent since are still to come.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ class ReplicaTerms(NamedTuple):
 
     replica: Replica
     rate: float  # prompt tokens per second
-    ahead: float  # prompt tokens in the queue when it was reported
-    reported_at: float
+    ahead: float  # seconds of the prompts that were reported and are not answered
+    done_at: float  # when all prompts that were reported would be computed
     fixed: float  # seconds: prompts sent since then, and the wait for a row
     pace: float  # seconds per output token
     num_others: int  # requests there, which wait while a prompt is computed
+    reported_at: float
 
 
 class Estimator:
@@ -51,7 +53,7 @@ class Estimator:
         known, found, paces = self._terms, [], None
         for replica in replicas:
             terms = known.get(replica.name)
-            if terms is None or terms[0] is not replica or now - terms[3] > STALE_SECONDS:
+            if terms is None or terms[0] is not replica or now - terms[7] > STALE_SECONDS:
                 paces = paces or common_paces(replicas)
                 terms = known[replica.name] = replica_terms(replica, paces, now)
             found.append(terms)
@@ -62,9 +64,9 @@ class Estimator:
 
 def estimate(terms: ReplicaTerms, num_uncached: int, num_output: int, now: float) -> Estimate:
     """Return when a replica would answer a request with so many tokens to compute and to generate."""
-    _, rate, ahead, reported_at, queue, pace, _ = terms
+    _, rate, ahead, done_at, queue, pace, _, _ = terms
     if ahead:
-        queue += max(ahead / rate - (now - reported_at), 0.0)
+        queue += max(min(ahead, done_at - now), 0.0)
     first = queue + max(num_uncached, 1) / rate
     return Estimate(queue, first, first + num_output * pace)
 
@@ -80,10 +82,10 @@ def replica_terms(replica: Replica, paces: tuple[float, float], now: float) -> R
     """Return a replica's terms. Of one without a new report, the queue is what this gateway has sent."""
     load = replica.load
     rate = load.prompt_rate if load.prompt_rate >= LEAST_RATE else paces[0]
-    ahead, num_others = 0, max(replica.sent_requests, replica.num_open)
+    num_ahead, num_others = 0, max(replica.sent_requests, replica.num_open)
     reported_at = now if replica.reported_at is None else replica.reported_at
     if now - reported_at <= STALE_SECONDS:
-        ahead = load.backlog_tokens - replica.answered_tokens
+        num_ahead = load.backlog_tokens - replica.answered_tokens
         num_reported = load.num_running + load.num_waiting - replica.ended_requests
         num_others = max(num_others, replica.sent_requests + num_reported)
     fixed, num_there = replica.sent_tokens / rate, num_others
@@ -91,4 +93,5 @@ def replica_terms(replica: Replica, paces: tuple[float, float], now: float) -> R
         fixed += (num_others + 1 - load.max_rows) * load.service_seconds / load.max_rows
         num_others = load.max_rows - 1
     pace = (load.decode_seconds or paces[1]) + num_others * load.decode_row_seconds
-    return ReplicaTerms(replica, rate, ahead, reported_at, fixed, pace, num_there)
+    done_at = reported_at + load.backlog_tokens / rate
+    return ReplicaTerms(replica, rate, num_ahead / rate, done_at, fixed, pace, num_there, reported_at)

@@ -93,14 +93,17 @@ class Fleet:
         """Forget a replica."""
         self._members.pop(name, None)
 
-    def report(self, name: str, load: LoadReport, asked_at: float) -> None:
-        """Take a load report that was asked for at `asked_at`: it counts what was sent before."""
+    def report(self, name: str, load: LoadReport, asked_at: float, came_at: float | None = None) -> None:
+        """Take a load report that was asked for at `asked_at`: it counts what was sent before.
+
+        An engine answers between two steps, which may be long: its queue is that of `came_at`, not of the question.
+        """
         member = self._members[name]
         old = [each for each, sent in member.unreported.items() if sent.sent_at < asked_at - GRACE_SECONDS]
         for request_id in old:
             member.count_reported(request_id)
         member.answered_tokens = member.ended_requests = 0
-        member.load, member.reported_at, member.view = load, asked_at, None
+        member.load, member.reported_at, member.view = load, asked_at if came_at is None else came_at, None
 
     def sent(self, request_id: str, choice: BalancerChoice, num_tokens: int, now: float) -> None:
         """Count a request of `num_tokens` prompt tokens that is sent to the chosen replica."""

@@ -54,8 +54,11 @@ class StepTimeModel:
         return (seconds - max(y - slope * x, 0.0)) / slope
 
     def prompt_tokens(self, config: SchedulerConfig, num_streams: int, budget: int) -> int:
-        """Return how many prompt tokens fit into a step without exceeding the streams' promised gap."""
-        if not num_streams:
+        """Return how many prompt tokens fit into a step without exceeding the streams' promised gap.
+
+        Prompts for other engines have short steps too: their blocks are sent, and new ones begin, between two steps.
+        """
+        if not num_streams and not config.hands_over:
             return budget
         fitting = self.tokens_within(config.stream_gap) - num_streams
         return int(min(max(fitting, config.min_prompt_tokens), budget))

@@ -22,9 +22,10 @@ from quire.bench.fleet.command import (
 from quire.bench.fleet.command import main as fleet_main
 from quire.bench.fleet.handover import KVLink
 from quire.bench.fleet.replica import ReplicaSpeed
-from quire.bench.fleet.simulate import FleetScenario, Outage, hit_rate, simulate
+from quire.bench.fleet.simulate import FleetResult, FleetScenario, Outage, hit_rate, simulate
 from quire.bench.fleet.threshold import ThresholdBalancer
 from quire.bench.fleet.traffic import Burst, SimulatedRequest, Traffic, arrivals
+from quire.gateway import prefix_sources
 from quire.gateway.balancers.contract import all_balancers
 
 pytestmark = pytest.mark.pure
@@ -148,7 +149,7 @@ def test_a_handover_takes_the_prompt_then_the_blocks_of_the_last_step_then_one_t
     """1,000 bytes a token: 0.1 s at 10 kB/s, 0.1 ms at 10 MB/s."""
     slow, fast = KVLink(1000, 10e3, latency=0.5), KVLink(1000, 10e6, latency=0.5)
     for link, first_token in (
-        (slow, 0.4 + 999 * 0.1 + 0.5 + 0.001),  # the link is busy from the end of the first step on
+        (slow, 0.2 + 999 * 0.1 + 0.5 + 0.001),  # the link is busy from the end of the first step on: 200 tokens
         (fast, 0.999 + 199 * 1e-4 + 0.5 + 0.001),  # only the blocks of the last step are not overlapped
     ):
         scenario = FleetScenario(2, Traffic(), TINY, requests=(tiny(1, 0.0),), num_prefill=1, link=link)
@@ -191,6 +192,24 @@ def test_roles_keep_the_prompts_of_others_out_of_the_gaps_between_tokens():
     split = simulate(FleetScenario(4, traffic, num_prefill=2, link=KVLink(131_072, 10e9)), make("cache"))
     assert split.token_gap(0.99) < 0.02 < 0.1 < both.token_gap(0.99)
     assert both.token_gap(0.5) < 0.02 and len(roles_row(split)) == len(ROLES_HEAD) - 2
+
+
+def test_decode_replicas_take_prompts_over_from_a_prefill_replica_that_has_too_many(monkeypatch):
+    """Prompts of about 1,000 tokens, none of them cached: one replica computes ten a second."""
+    traffic = Traffic(seconds=20, num_prefixes=1, prefix_tokens=1, own_tokens=1000, output_tokens=10)
+
+    def run(rate: float) -> FleetResult:
+        scenario = FleetScenario(3, replace(traffic, rate=rate), num_prefill=1, link=KVLink(1000, 1e9))
+        return simulate(scenario, make("cache"))
+
+    light, heavy = run(3), run(18)
+    monkeypatch.setattr(prefix_sources, "DECODE_PATIENCE", float("inf"))  # they wait, however long it takes
+    waiting = run(18)
+    shares = [sum(each.busy_seconds[1:]) / sum(each.busy_seconds) for each in (light, heavy, waiting)]
+    assert shares[0] < 0.1 and 0.3 < shares[1] < 0.7 and shares[2] < 0.01  # 8 of 18 are more than it computes
+    assert len(heavy.requests) == len(waiting.requests) and all(each.num_sent == 1 for each in heavy.requests)
+    for quantile in (0.5, 0.95):
+        assert heavy.first_token(quantile) < 0.5 * waiting.first_token(quantile)
 
 
 @pytest.mark.parametrize("failing", [0, 1, 3])

@@ -1,6 +1,7 @@
 """A simulated engine: a prompt queue, running streams, and a cache of limited size.
 
-A step computes one token of every stream, and as much of the first prompts as delays the streams by `stream_gap`:
+A step computes one token of every stream, and as much of the first prompts as delays the streams by `stream_gap`. A
+prefill replica, which has no streams, divides prompts in the same way.
 
     seconds of a step = prompt tokens / prompt rate + seconds of a token with all streams
 
@@ -39,9 +40,9 @@ class ReplicaSpeed:
     stream_gap: float = SETTINGS.stream_gap
     min_prompt_tokens: int = SETTINGS.min_prompt_tokens
 
-    def prompt_budget(self, has_streams: bool) -> int:
+    def prompt_budget(self, is_short: bool) -> int:
         """Return how many tokens of prompts are computed in one step, as the engine's scheduler divides them."""
-        if not has_streams:
+        if not is_short:
             return self.step_tokens
         return min(max(int(self.stream_gap * self.prompt_rate), self.min_prompt_tokens), self.step_tokens)
 
@@ -109,7 +110,7 @@ class SimulatedReplica:
         admitted: list[PromptJob] = []
         if self._steps is not None:
             return admitted
-        budget = self.speed.prompt_budget(bool(self.running)) - sum(each.num_left for each in self.computing)
+        budget = self.speed.prompt_budget(self._is_short) - sum(each.num_left for each in self.computing)
         while self.queue and budget > 0 and len(self.running) + len(self.computing) < self.speed.max_rows:
             job = self.queue.first
             if job.is_void:
@@ -142,11 +143,16 @@ class SimulatedReplica:
         self.turn += 1
         return now + self._steps.seconds * self._steps.count
 
+    @property
+    def _is_short(self) -> bool:
+        """Is the next step a short one? Streams wait for it, or other replicas for its blocks."""
+        return bool(self.running) or self.role == Role.PREFILL
+
     def _parts(self) -> tuple[tuple[PromptJob, int], ...]:
         """Divide a step's tokens between prompts. A quarter more is computed if that finishes all of them."""
-        budget = self.speed.prompt_budget(bool(self.running))
+        budget = self.speed.prompt_budget(self._is_short)
         num_left = sum(each.num_left for each in self.computing)
-        if self.running and num_left <= with_remainder(budget):
+        if self._is_short and num_left <= with_remainder(budget):
             budget = num_left
         parts = []
         for job in self.computing:

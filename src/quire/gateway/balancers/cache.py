@@ -118,12 +118,12 @@ def _costs(request: BalancedRequest, terms: Sequence[ReplicaTerms], now: float) 
     num_tokens, num_output, cached = request.num_tokens, request.expected_output, request.cached
     average = sum(each.num_others for each in terms) / len(terms)
     ends, costs = [], []
-    for replica, rate, ahead, reported_at, queue, pace, num_others in terms:  # this loop is the choice's cost
+    for replica, rate, ahead, done_at, queue, pace, num_others, _ in terms:  # this loop is the choice's cost
         num_uncached = max(num_tokens - cached.get(replica.name, 0), 0) if cached else num_tokens
         seconds = num_uncached / rate
         end = queue + seconds + num_output * pace
-        if ahead and (left := ahead / rate - (now - reported_at)) > 0.0:
-            end += left
+        if ahead and (left := done_at - now) > 0.0:
+            end += left if left < ahead else ahead
         ends.append(end)
         costs.append(end + seconds * (num_others if num_others > average else average))
     return ends, costs

@@ -93,13 +93,13 @@ class Balance:
         replicas = self._fleet(request, now, only_quire=False).replicas()
         return {replica.name: self._balancer.choose(seen, [replica], now) for replica in replicas}
 
-    def report(self, upstream: Upstream, model: str, load: LoadReport, asked_at: float) -> None:
+    def report(self, upstream: Upstream, model: str, load: LoadReport, asked_at: float, came_at: float) -> None:
         """Take the load that an upstream has reported for a model."""
         fleet = self._fleets.setdefault(model, Fleet())
         if upstream.name not in self._known.setdefault(model, {}):
             self._tell(model, upstream, is_available=False)
         upstream.role = load.role
-        fleet.report(upstream.name, load, asked_at)
+        fleet.report(upstream.name, load, asked_at, came_at)
 
     def loads(self, model: str) -> dict[str, LoadReport]:
         """The newest load of each upstream."""

@@ -163,7 +163,7 @@ class GatewayService:
             self.outliers.keep_only(each.name for each in self.upstreams)
 
     def _take_load(self, upstream: Upstream, model: str, load: LoadReport, asked_at: float) -> None:
-        self.balance.report(upstream, model, load, asked_at)
+        self.balance.report(upstream, model, load, asked_at, time.monotonic())
         self.texts.read_soon(model)
 
     def _stamp(self) -> tuple[int, int] | None:
