@@ -11,7 +11,7 @@ import openai
 import pytest
 import soundfile
 
-from quire.serve.dialects.audio.dialect import DIALECT
+from quire.serve.http.app import all_dialects
 from tests.serve.running import Running, running
 from tests.speech.toy import make_speech_folder, spoken
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = make_speech_folder(tmp_path_factory.mktemp("whisper"))
-    with running(folder, (DIALECT,), max_context=96, max_body_mb=8.0, lowered_gb=0) as made:
+    with running(folder, all_dialects(), max_context=96, max_body_mb=8.0, lowered_gb=0) as made:
         yield made
 
 
@@ -126,3 +126,19 @@ def test_a_body_that_is_no_form_is_refused(server: Running):
     cut = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nRIFF'
     headers = {"content-type": "multipart/form-data; boundary=x"}
     assert "not whole" in server.http.post("/v1/audio/transcriptions", content=cut, headers=headers).text
+
+
+@pytest.mark.parametrize(
+    "path, body, words",
+    [
+        ("/v1/completions", {"prompt": "a"}, "send a sound file to /v1/audio/transcriptions"),
+        ("/v1/completions", {"prompt": [1, 2]}, "send a sound file to /v1/audio/transcriptions"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}, "send a sound file to"),
+        ("/api/generate", {"prompt": "a"}, "send a sound file to"),
+        ("/v1/embeddings", {"input": "a"}, "This model cannot embed: it can transcribe."),
+        ("/v1/rerank", {"query": "a", "documents": ["a"]}, "This model cannot score: it can transcribe."),
+    ],
+)
+def test_texts_are_refused_with_what_the_model_can_do(server: Running, path: str, body: dict[str, Any], words: str):
+    answer = server.http.post(path, json={"model": "toy", **body})
+    assert answer.status_code == 400 and words in answer.text and "--pooling" not in answer.text

@@ -130,3 +130,12 @@ def test_ollama_cuts_long_texts_unless_told_not_to(server):
 def test_a_chat_model_says_how_it_could_embed(server):
     answer = post(server, "/v1/embeddings", model="chat", input="a")
     assert answer.status_code == 400 and "loaded with --pooling" in answer.json()["error"]["message"]
+    answer = post(server, "/classify", model="chat", input="a")
+    assert answer.json()["error"]["message"] == "This model cannot classify: it can generate."
+
+
+@pytest.mark.parametrize("model, can", [("chat", "generate"), ("embedder", "embed and score")])
+def test_a_recording_for_another_model_is_refused_with_what_that_can_do(server, model, can):
+    answer = server.http.post("/v1/audio/transcriptions", data={"model": model}, files={"file": ("a.wav", b"RIFF")})
+    expected = f"This model cannot transcribe: it can {can}. Use a Whisper model."
+    assert answer.status_code == 400 and answer.json()["error"]["message"] == expected

@@ -48,7 +48,7 @@ def noise(seconds: float, seed: int = 0) -> np.ndarray:
 
 def asked_tokens(llm: LLM, samples: np.ndarray, options: SpeechOptions) -> list[list[int]]:
     """The tokens that the model wrote, for each request for text."""
-    task, answer, written = transcribe(llm._model.model_text.needed_speech(), samples, options), None, []
+    task, answer, written = transcribe(llm._model.model_text.needed_speech(()), samples, options), None, []
     try:
         while True:
             asked = task.send(answer)
@@ -141,7 +141,7 @@ def test_tokens_of_a_text_end_at_the_times_of_transformers(llm: LLM, torch_model
     import torch
     from transformers import WhisperFeatureExtractor
 
-    samples, speech = samples_of(spoken())[:29000], llm._model.model_text.needed_speech()
+    samples, speech = samples_of(spoken())[:29000], llm._model.model_text.needed_speech(())
     prompt, written = (257, 258, 262), tuple(np.random.default_rng(4).integers(40, 250, 40).tolist())
     sampling = SamplingParams(temperature=0.0, max_tokens=1)
     asked = SpeechRequest(_source(speech, samples), prompt + written, sampling, SpeechRules(), RequestKind.ALIGN)

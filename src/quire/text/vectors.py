@@ -13,10 +13,11 @@ from quire.text.embedding_rules import IDENTITY, SIGMOID, EmbeddingRules
 from quire.text.model_text import ModelText
 from quire.text.pair_prompts import encode_judged, no_instruction
 from quire.types.errors import InvalidRequest, TextTooLong, WrongKind
-from quire.types.kinds import RequestKind
+from quire.types.kinds import TRANSCRIBE, RequestKind
 from quire.types.vectors import WHOLE_MODEL, TextOrTokens, VectorAnswer, VectorRequest
 
 Array = NDArray[Any]
+POOLING_CURE = "A model that generates can embed too if it is loaded with --pooling."
 
 
 class VectorFacts(NamedTuple):
@@ -41,7 +42,7 @@ def encode_texts(ask: VectorRequest, model_text: ModelText, facts: VectorFacts) 
     Raises if the model cannot do what is asked.
     """
     if ask.kind not in facts.kinds:
-        raise WrongKind(ask.kind, facts.kinds)
+        raise _wrong_kind(ask, model_text, facts)
     if ask.dimensions is not None and not 1 <= ask.dimensions <= facts.vector_size:
         raise InvalidRequest(
             f"dimensions is {ask.dimensions}, and the model's vectors have {facts.vector_size}: give from 1 to "
@@ -88,6 +89,15 @@ def finish_vectors(
                 f"This model has {len(row)} classes, and a score needs one: ask it to classify.", field="model"
             )
     return VectorAnswer(tuple(_packed(_activated(row, ask.raw, rules)) for row in rows), counts)
+
+
+def _wrong_kind(ask: VectorRequest, model_text: ModelText, facts: VectorFacts) -> WrongKind:
+    """The error of a model that cannot do what is asked: what it can do, and how it could do more."""
+    if model_text.speech is not None:
+        return WrongKind(ask.kind, (TRANSCRIBE,))
+    can_pool = RequestKind.GENERATE in facts.kinds and model_text.source is None
+    is_cured = can_pool and ask.kind is not RequestKind.CLASSIFY
+    return WrongKind(ask.kind, facts.kinds, POOLING_CURE if is_cured else "")
 
 
 # --- tokens
