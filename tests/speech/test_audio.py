@@ -67,3 +67,14 @@ def test_formats_beside_the_four_are_refused():
     soundfile.write(out, np.zeros(1000, np.int16), 16_000, format="AU")
     with pytest.raises(InvalidRequest, match="accepted are WAV, FLAC, MP3, OGG"):
         read_audio(out.getvalue())
+
+
+def test_a_flac_file_without_its_length_is_refused_with_what_to_do():
+    out = io.BytesIO()
+    soundfile.write(out, np.zeros(32_000, np.int16), 16_000, format="FLAC")
+    data = bytearray(out.getvalue())
+    data[21] &= 0xF0  # the lower 36 bits of bytes 21 to 25: how many samples there are; 0: it is not known
+    data[22:26] = bytes(4)
+    with pytest.raises(InvalidRequest, match="does not say how long it is") as error:
+        read_audio(bytes(data))
+    assert error.value.field == "file"

@@ -20,6 +20,7 @@ MAX_SECONDS = 2 * 3600  # of one file: 460 MB of samples
 LEAST_RATE, MOST_RATE = 1_000, 768_000  # samples a second
 FORMATS = ("WAV", "FLAC", "MP3", "OGG")
 TAPS = 24  # zero crossings on each side of the resampling filter
+UNKNOWN_FRAMES = 1 << 62  # what libsndfile has, or more, for a file without a length; it cannot decode it in pieces
 _PIECE = 1 << 20  # samples decoded at once
 _IMAGES = {b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image", b"BM": "a BMP image"}
 _OTHERS = {b"%PDF": "a PDF document", b"PK\x03\x04": "a ZIP archive", b"{": "JSON", b"<": "markup"}
@@ -53,6 +54,9 @@ def _check(file: Any, max_seconds: float, field: str) -> None:
     if not LEAST_RATE <= rate <= MOST_RATE:
         raise InvalidRequest(f"The audio has {rate} samples a second; accepted are {LEAST_RATE} to {MOST_RATE}.",
                              field=field)  # fmt: skip
+    if frames >= UNKNOWN_FRAMES:
+        raise InvalidRequest(f"The {file.format} file does not say how long it is, as files written to a pipe do not. "
+                             "Write it to a file, or send WAV, MP3 or OGG.", field=field)  # fmt: skip
     if frames > max_seconds * rate:
         raise InvalidRequest(
             f"The audio is {frames / rate:.0f} s long, {max_seconds:.0f} s is the limit. Send it in parts.", field=field
