@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,10 @@ import openai
 import pytest
 import soundfile
 
+from quire.serve.dialects.audio.form import read_form
+from quire.serve.dialects.audio.writer import verbose
 from quire.serve.http.app import all_dialects
+from quire.types.speech import Transcript
 from tests.serve.running import Running, running
 from tests.speech.toy import make_speech_folder, spoken
 
@@ -76,6 +80,28 @@ def test_translation_prompt_and_temperature(client: openai.OpenAI):
     assert found.text
 
 
+def test_values_that_change_nothing_are_accepted(client: openai.OpenAI):
+    found = client.audio.transcriptions.create(
+        model="toy", file=recording(), language="en", temperature=0, chunking_strategy="auto"
+    )
+    assert found.text
+
+
+def test_words_and_segments_are_lists_even_if_nothing_was_said():
+    nothing = Transcript("", "en", 1.0, "transcribe", ())
+    assert json.loads(verbose(nothing, has_words=True)).items() >= {"words": [], "segments": []}.items()
+    assert "words" not in json.loads(verbose(nothing))
+
+
+def test_names_of_a_form_need_no_quotes():
+    heads = ("name=file; filename=a.wav", "name=model", 'filename="name=x"; name="stream"')
+    parts = zip(heads, (spoken(), b"toy", b"RIFF"), strict=True)
+    body = b"".join(b"--x\r\nContent-Disposition: form-data; " + head.encode() + b"\r\n\r\n" + content + b"\r\n"
+                    for head, content in parts)  # fmt: skip
+    found = read_form("multipart/form-data; boundary=x", body + b"--x--\r\n")
+    assert found.files == {"file": spoken(), "stream": b"RIFF"} and found.fields == {"model": ["toy"]}
+
+
 @pytest.mark.parametrize("kind", ["FLAC", "OGG", "MP3"])
 def test_sound_files_of_every_format_are_read(client: openai.OpenAI, kind: str):
     found = client.audio.transcriptions.create(
@@ -102,6 +128,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "words": ({"timestamp_granularities": ["word"]}, "needs response_format: verbose_json", "granularities"),
     "format": ({"response_format": "yaml"}, "must be one of", "response_format"),
     "temperature": ({"temperature": 3}, "must be from 0 to 1", "temperature"),
+    "no number": ({"temperature": "nan"}, "must be a number", "temperature"),
+    "speakers": ({"known_speaker_names": ["a"]}, "speakers are not told apart", "known_speaker_names"),
     "stream": ({"response_format": "srt", "stream": True}, "stream does not go with", "stream"),
     "unknown": ({"extra_body": {"speed": 2}}, "speed", "speed"),
 }
