@@ -61,7 +61,13 @@ def decode_old_embed(body: bytes, limits: RequestLimits) -> DecodedVectors:
     given = read_body(body, OldEmbedBody, spelling=DOTS)
     texts = (given.prompt,) if given.prompt else ()
     ask = VectorRequest(
-        given.model, RequestKind.EMBED, texts, normalize=True, truncate=WHOLE_MODEL, terms=_terms(given)
+        given.model,
+        RequestKind.EMBED,
+        texts,
+        normalize=True,
+        truncate=WHOLE_MODEL,
+        fields=("prompt", ""),
+        terms=_terms(given),
     )
     return DecodedVectors(ask, _encode_old_embed)
 
