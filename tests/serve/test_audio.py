@@ -102,6 +102,10 @@ def test_names_of_a_form_need_no_quotes():
     assert found.files == {"file": spoken(), "stream": b"RIFF"} and found.fields == {"model": ["toy"]}
 
 
+def test_it_is_listed_as_a_speech_model(server: Running):
+    assert server.http.post("/api/show", json={"model": "toy"}).json()["capabilities"] == ["transcription"]
+
+
 @pytest.mark.parametrize("kind", ["FLAC", "OGG", "MP3"])
 def test_sound_files_of_every_format_are_read(client: openai.OpenAI, kind: str):
     found = client.audio.transcriptions.create(

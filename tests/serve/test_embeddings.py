@@ -171,6 +171,14 @@ def test_ollama_cuts_long_texts_unless_told_not_to(server):
             client.embed("embedder", "the " * 500, truncate=False)
 
 
+@pytest.mark.parametrize(
+    "model, wanted", [("chat", ["completion"]), ("embedder", ["embedding"]), ("ranker", ["classification"])]
+)
+def test_ollama_shows_what_a_model_can_do(server, model, wanted):
+    with ollama.Client(server.url) as client:
+        assert client.show(model).capabilities == wanted
+
+
 def test_a_chat_model_says_how_it_could_embed(server):
     answer = post(server, "/v1/embeddings", model="chat", input="a")
     assert answer.status_code == 400 and "loaded with --pooling" in answer.json()["error"]["message"]

@@ -94,7 +94,8 @@ def _encode_plain(
 def _encode_source(tokens: tuple[int, ...], text: str | None, ask: CompletionRequest, source: SourceText) -> Prompt:
     """The prompt goes to the model's encoder."""
     if ask.echo:
-        raise InvalidRequest("echo is not supported: this model's encoder reads the prompt.", field="echo")
+        raise InvalidRequest("echo and return_token_ids are not supported: this model's encoder reads the prompt.",
+                             field="echo")  # fmt: skip
     if ask.sampling.prompt_logprobs is not None:
         raise InvalidRequest("prompt_logprobs is not supported: this model's encoder reads the prompt.",
                              field="prompt_logprobs")  # fmt: skip
