@@ -166,7 +166,9 @@ def test_llama_cpp_has_another_path_for_rerankers(server):
 
 def test_ollama_cuts_long_texts_unless_told_not_to(server):
     with ollama.Client(server.url) as client:
-        assert client.embed("embedder", "the " * 500)["prompt_eval_count"] == 40
+        found = client.embed("embedder", "the " * 500)
+        assert found["prompt_eval_count"] == 40
+        assert 10**5 < found["total_duration"] < 60 * 10**9 and 0 < found["load_duration"] < found["total_duration"]
         with pytest.raises(ollama.ResponseError, match="reads at most 40"):
             client.embed("embedder", "the " * 500, truncate=False)
 

@@ -38,3 +38,5 @@ class VectorAnswer(NamedTuple):
     vectors: tuple[array[float], ...]  # float32; of scores, one number each
     num_tokens: tuple[int, ...]  # of each text or pair
     labels: tuple[str, ...] = ()  # names of the classes
+    seconds: float = 0.0  # from the request to the answer, over HTTP
+    load_seconds: float = 0.0  # of these, until the model was loaded

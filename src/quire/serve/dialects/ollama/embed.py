@@ -73,7 +73,8 @@ def decode_old_embed(body: bytes, limits: RequestLimits) -> DecodedVectors:
 
 
 def _encode_embed(reply: Reply, answer: VectorAnswer) -> bytes:
-    nanoseconds = {"total_duration": 0, "load_duration": 0}
+    seconds = {"total_duration": answer.seconds, "load_duration": answer.load_seconds}
+    nanoseconds = {name: round(value * 1e9) for name, value in seconds.items()}
     vectors = {"model": reply.model, "embeddings": [row.tolist() for row in answer.vectors]}
     return encode_json(vectors | nanoseconds | {"prompt_eval_count": sum(answer.num_tokens)})
 
