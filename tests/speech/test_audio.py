@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from quire.speech.audio import read_audio, resample
+from quire.speech.audio import checked_samples, read_audio, resample
 from quire.types.errors import InvalidRequest
 
 pytestmark = pytest.mark.pure
@@ -78,3 +78,22 @@ def test_a_flac_file_without_its_length_is_refused_with_what_to_do():
     with pytest.raises(InvalidRequest, match="does not say how long it is") as error:
         read_audio(bytes(data))
     assert error.value.field == "file"
+
+
+def test_integers_are_numbers_up_to_one():
+    whole = (tone(16_000, 440.0) * 32_000).astype(np.int16)
+    found = checked_samples(whole, 16_000, field="audio")
+    assert found.dtype == np.float32 and np.array_equal(found, whole / np.float32(32_768))
+
+
+@pytest.mark.parametrize(
+    "samples, rate, text",
+    [
+        (np.zeros(9, np.float32), 0, "0 samples a second; accepted are"),
+        (np.zeros(9, np.uint8), 16_000, "samples of uint8"),
+        (np.full(9, np.nan), 16_000, "not finite"),
+    ],
+)
+def test_samples_that_are_no_sound_are_refused(samples: np.ndarray, rate: int, text: str):
+    with pytest.raises(InvalidRequest, match=text):
+        checked_samples(samples, rate, field="audio")
