@@ -67,7 +67,11 @@ def test_a_late_text_fails_before_it_is_computed():
 
 def test_what_cannot_be_served_is_refused_and_not_kept():
     made = scheduler(*(text(str(number), 4) for number in range(8)))
-    for request, error in ((text("1", 4), DuplicateRequest), (text("long", 41), TextTooLong), (text("x", 4), Overloaded)):
+    for request, error in (
+        (text("1", 4), DuplicateRequest),
+        (text("long", 41), TextTooLong),
+        (text("x", 4), Overloaded),
+    ):
         with pytest.raises(error):
             made.add(request, 0.0)
     made.check()

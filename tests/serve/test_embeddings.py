@@ -148,7 +148,7 @@ def test_errors_name_the_field_of_the_client(server, model, path, body, field):
 @pytest.mark.parametrize("model", ["ranker", "embedder"])
 def test_documents_are_cut_and_the_query_is_not(server, model):
     """Cohere's max_tokens_per_doc: the score is that of the first words of each document."""
-    query, words = "the capital of the north", "cold river near the old castle".split()
+    query, words = "the capital of the north", ["cold", "river", "near", "the", "old", "castle"]
     cut, short, long = (
         post(server, "/v2/rerank", model=model, query=query, documents=[" ".join(each)], **more).json()["results"]
         for each, more in ((words, {"max_tokens_per_doc": 2}), (words[:2], {}), (words, {}))

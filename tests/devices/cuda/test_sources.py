@@ -144,9 +144,7 @@ def greedy(name: str, num_tokens: int) -> list[GenerateRequest]:
     """Requests for texts of two sources."""
     sampling = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
     sources = [as_source(some_source(name, seed)) for seed in range(2)]
-    return [
-        GenerateRequest(str(number), (3, 4 + number), sampling, source=each) for number, each in enumerate(sources)
-    ]
+    return [GenerateRequest(str(number), (3, 4 + number), sampling, source=each) for number, each in enumerate(sources)]
 
 
 def run_engine(
