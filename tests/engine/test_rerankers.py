@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from quire import LLM
+from quire.text.vectors import VectorFacts, encode_texts
 from quire.types.errors import InvalidRequest, QuireError
+from quire.types.kinds import RequestKind
+from quire.types.vectors import VectorRequest
 from tests.models.rerankers import (
     PREFIX,
     SUFFIX,
@@ -70,6 +73,14 @@ def test_a_long_document_is_cut_before_the_end_of_the_prompt_or_refused(original
     (found,) = llm.score(QUERY, long, truncate=True)
     tokens = published_tokens(tokenizer, QUERY, long, most=512)
     assert found.num_tokens == 512 and abs(found.score - published_score(model, tokenizer, tokens)) < 1e-4
+
+
+def test_a_document_alone_is_cut_to_its_own_limit(original):
+    llm, _, tokenizer = original
+    ask = VectorRequest("", RequestKind.SCORE, (QUERY,), (DOCUMENTS[0],), max_second=4)
+    (found,) = encode_texts(ask, llm._model.model_text, VectorFacts([RequestKind.SCORE, RequestKind.CLASSIFY], 512, 2))
+    ids = tokenizer(DOCUMENTS[0], add_special_tokens=False).input_ids[:4]
+    assert list(found.tokens) == published_tokens(tokenizer, QUERY, tokenizer.decode(ids))
 
 
 def test_it_scores_and_does_not_embed_or_generate(original):

@@ -88,3 +88,20 @@ def test_64_greedy_tokens_are_those_of_transformers_alone_and_together(name: str
         assert engine.tokens[f"r{number}/0"] == expected(name, rows, [3, 7], 64)
     assert engine.tokens["again/0"] == engine.tokens["r0/0"]
     assert len(engine.tokens["two/0"]) == len(engine.tokens["two/1"]) == 8
+
+
+@pytest.mark.parametrize(
+    "name, rows, words",
+    [
+        ("t5-v1.1", np.array([5, 160]), "prompt has the token 160, and the model has tokens 0 to 159"),
+        ("t5-v1.1", random_source("whisper", 100), "reads text, and no sound"),
+        ("whisper", np.array([5, 6]), "reads sound, and no text"),
+    ],
+)
+def test_a_source_that_the_encoder_cannot_read_is_refused_alone(name: str, rows: np.ndarray, words: str):
+    engine, good = Engine(name), random_source(name, 100 if name == "whisper" else 5)
+    engine.submit("bad", rows, [3])
+    engine.submit("good", good, [3], SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True))
+    engine.run()
+    assert words in str(engine.errors.pop("bad")) and not engine.errors
+    assert engine.tokens["good/0"] == expected(name, good, [3], 4)

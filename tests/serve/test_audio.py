@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,10 @@ import openai
 import pytest
 import soundfile
 
-from quire.serve.dialects.audio.dialect import DIALECT
+from quire.serve.dialects.audio.form import read_form
+from quire.serve.dialects.audio.writer import verbose
+from quire.serve.http.app import all_dialects
+from quire.types.speech import Transcript
 from tests.serve.running import Running, running
 from tests.speech.toy import make_speech_folder, spoken
 
@@ -21,7 +25,7 @@ pytestmark = pytest.mark.e2e
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = make_speech_folder(tmp_path_factory.mktemp("whisper"))
-    with running(folder, (DIALECT,), max_context=96, max_body_mb=8.0, lowered_gb=0) as made:
+    with running(folder, all_dialects(), max_context=96, max_body_mb=8.0, lowered_gb=0) as made:
         yield made
 
 
@@ -76,6 +80,32 @@ def test_translation_prompt_and_temperature(client: openai.OpenAI):
     assert found.text
 
 
+def test_values_that_change_nothing_are_accepted(client: openai.OpenAI):
+    found = client.audio.transcriptions.create(
+        model="toy", file=recording(), language="en", temperature=0, chunking_strategy="auto"
+    )
+    assert found.text
+
+
+def test_words_and_segments_are_lists_even_if_nothing_was_said():
+    nothing = Transcript("", "en", 1.0, "transcribe", ())
+    assert json.loads(verbose(nothing, has_words=True)).items() >= {"words": [], "segments": []}.items()
+    assert "words" not in json.loads(verbose(nothing))
+
+
+def test_names_of_a_form_need_no_quotes():
+    heads = ("name=file; filename=a.wav", "name=model", 'filename="name=x"; name="stream"')
+    parts = zip(heads, (spoken(), b"toy", b"RIFF"), strict=True)
+    body = b"".join(b"--x\r\nContent-Disposition: form-data; " + head.encode() + b"\r\n\r\n" + content + b"\r\n"
+                    for head, content in parts)  # fmt: skip
+    found = read_form("multipart/form-data; boundary=x", body + b"--x--\r\n")
+    assert found.files == {"file": spoken(), "stream": b"RIFF"} and found.fields == {"model": ["toy"]}
+
+
+def test_it_is_listed_as_a_speech_model(server: Running):
+    assert server.http.post("/api/show", json={"model": "toy"}).json()["capabilities"] == ["transcription"]
+
+
 @pytest.mark.parametrize("kind", ["FLAC", "OGG", "MP3"])
 def test_sound_files_of_every_format_are_read(client: openai.OpenAI, kind: str):
     found = client.audio.transcriptions.create(
@@ -102,6 +132,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "words": ({"timestamp_granularities": ["word"]}, "needs response_format: verbose_json", "granularities"),
     "format": ({"response_format": "yaml"}, "must be one of", "response_format"),
     "temperature": ({"temperature": 3}, "must be from 0 to 1", "temperature"),
+    "no number": ({"temperature": "nan"}, "must be a number", "temperature"),
+    "speakers": ({"known_speaker_names": ["a"]}, "speakers are not told apart", "known_speaker_names"),
     "stream": ({"response_format": "srt", "stream": True}, "stream does not go with", "stream"),
     "unknown": ({"extra_body": {"speed": 2}}, "speed", "speed"),
 }
@@ -126,3 +158,19 @@ def test_a_body_that_is_no_form_is_refused(server: Running):
     cut = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nRIFF'
     headers = {"content-type": "multipart/form-data; boundary=x"}
     assert "not whole" in server.http.post("/v1/audio/transcriptions", content=cut, headers=headers).text
+
+
+@pytest.mark.parametrize(
+    "path, body, words",
+    [
+        ("/v1/completions", {"prompt": "a"}, "send a sound file to /v1/audio/transcriptions"),
+        ("/v1/completions", {"prompt": [1, 2]}, "send a sound file to /v1/audio/transcriptions"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}, "send a sound file to"),
+        ("/api/generate", {"prompt": "a"}, "send a sound file to"),
+        ("/v1/embeddings", {"input": "a"}, "This model cannot embed: it can transcribe."),
+        ("/v1/rerank", {"query": "a", "documents": ["a"]}, "This model cannot score: it can transcribe."),
+    ],
+)
+def test_texts_are_refused_with_what_the_model_can_do(server: Running, path: str, body: dict[str, Any], words: str):
+    answer = server.http.post(path, json={"model": "toy", **body})
+    assert answer.status_code == 400 and words in answer.text and "--pooling" not in answer.text

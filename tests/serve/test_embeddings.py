@@ -120,13 +120,76 @@ def test_what_cannot_be_done_is_refused_with_the_reason(server, path, body, word
     assert answer.status_code == 400 and words in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    "model, path, body, field",
+    [
+        ("embedder", "/v1/embeddings", {"input": [2, 999]}, "input"),
+        ("embedder", "/v1/embeddings", {"input": "the", "truncate_prompt_tokens": 2}, "truncate_prompt_tokens"),
+        ("embedder", "/embed", {"inputs": ""}, "inputs"),
+        ("embedder", "/embed", {"inputs": "the " * 50}, "inputs"),
+        ("embedder", "/embedding", {"content": ""}, "content"),
+        ("embedder", "/rerank", {"query": "", "documents": ["a"]}, "query"),
+        ("embedder", "/rerank", {"query": "a", "texts": ["a", ""]}, "texts"),
+        ("ranker", "/rerank", {"query": "a", "texts": []}, "texts"),
+        ("ranker", "/rerank", {"query": "a", "documents": ["the " * 90]}, "documents"),
+        ("ranker", "/rerank", {"query": "a", "texts": ["a"], "top_n": 1}, "top_n"),
+        ("ranker", "/rerank", {"query": "a", "documents": ["a"], "return_text": True}, "return_text"),
+        ("ranker", "/v1/rerank", {"query": "a", "documents": ["a"], "truncate_prompt_tokens": 0},
+         "truncate_prompt_tokens"),
+        ("ranker", "/score", {"text_1": "a", "text_2": []}, "text_2"),
+        ("ranker", "/score", {"queries": ["a", "b"], "documents": ["a"]}, "queries"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_field_of_the_client(server, model, path, body, field):
+    answer = post(server, path, model=model, **body)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == field, answer.text
+
+
+@pytest.mark.parametrize("model", ["ranker", "embedder"])
+def test_documents_are_cut_and_the_query_is_not(server, model):
+    """Cohere's max_tokens_per_doc: the score is that of the first words of each document."""
+    query, words = "the capital of the north", ["cold", "river", "near", "the", "old", "castle"]
+    cut, short, long = (
+        post(server, "/v2/rerank", model=model, query=query, documents=[" ".join(each)], **more).json()["results"]
+        for each, more in ((words, {"max_tokens_per_doc": 2}), (words[:2], {}), (words, {}))
+    )
+    assert cut == short != long
+    kept = post(server, "/v2/rerank", model=model, query=query, documents=["the " * 90], max_tokens_per_doc=4096)
+    assert kept.status_code == 200  # cut to what the model reads
+
+
+def test_llama_cpp_has_another_path_for_rerankers(server):
+    body = {"model": "ranker", "query": TEXTS[0], "documents": TEXTS}
+    found, wanted = (post(server, path, **body).json()["results"] for path in ("/reranking", "/v2/rerank"))
+    assert found == wanted == post(server, "/v1/reranking", **body).json()["results"]
+
+
 def test_ollama_cuts_long_texts_unless_told_not_to(server):
     with ollama.Client(server.url) as client:
-        assert client.embed("embedder", "the " * 500)["prompt_eval_count"] == 40
+        found = client.embed("embedder", "the " * 500)
+        assert found["prompt_eval_count"] == 40
+        assert 10**5 < found["total_duration"] < 60 * 10**9 and 0 < found["load_duration"] < found["total_duration"]
         with pytest.raises(ollama.ResponseError, match="reads at most 40"):
             client.embed("embedder", "the " * 500, truncate=False)
+
+
+@pytest.mark.parametrize(
+    "model, wanted", [("chat", ["completion"]), ("embedder", ["embedding"]), ("ranker", ["classification"])]
+)
+def test_ollama_shows_what_a_model_can_do(server, model, wanted):
+    with ollama.Client(server.url) as client:
+        assert client.show(model).capabilities == wanted
 
 
 def test_a_chat_model_says_how_it_could_embed(server):
     answer = post(server, "/v1/embeddings", model="chat", input="a")
     assert answer.status_code == 400 and "loaded with --pooling" in answer.json()["error"]["message"]
+    answer = post(server, "/classify", model="chat", input="a")
+    assert answer.json()["error"]["message"] == "This model cannot classify: it can generate."
+
+
+@pytest.mark.parametrize("model, can", [("chat", "generate"), ("embedder", "embed and score")])
+def test_a_recording_for_another_model_is_refused_with_what_that_can_do(server, model, can):
+    answer = server.http.post("/v1/audio/transcriptions", data={"model": model}, files={"file": ("a.wav", b"RIFF")})
+    expected = f"This model cannot transcribe: it can {can}. Use a Whisper model."
+    assert answer.status_code == 400 and answer.json()["error"]["message"] == expected

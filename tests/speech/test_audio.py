@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from quire.speech.audio import read_audio, resample
+from quire.speech.audio import checked_samples, read_audio, resample
 from quire.types.errors import InvalidRequest
 
 pytestmark = pytest.mark.pure
@@ -67,3 +67,33 @@ def test_formats_beside_the_four_are_refused():
     soundfile.write(out, np.zeros(1000, np.int16), 16_000, format="AU")
     with pytest.raises(InvalidRequest, match="accepted are WAV, FLAC, MP3, OGG"):
         read_audio(out.getvalue())
+
+
+def test_a_flac_file_without_its_length_is_refused_with_what_to_do():
+    out = io.BytesIO()
+    soundfile.write(out, np.zeros(32_000, np.int16), 16_000, format="FLAC")
+    data = bytearray(out.getvalue())
+    data[21] &= 0xF0  # the lower 36 bits of bytes 21 to 25: how many samples there are; 0: it is not known
+    data[22:26] = bytes(4)
+    with pytest.raises(InvalidRequest, match="does not say how long it is") as error:
+        read_audio(bytes(data))
+    assert error.value.field == "file"
+
+
+def test_integers_are_numbers_up_to_one():
+    whole = (tone(16_000, 440.0) * 32_000).astype(np.int16)
+    found = checked_samples(whole, 16_000, field="audio")
+    assert found.dtype == np.float32 and np.array_equal(found, whole / np.float32(32_768))
+
+
+@pytest.mark.parametrize(
+    "samples, rate, text",
+    [
+        (np.zeros(9, np.float32), 0, "0 samples a second; accepted are"),
+        (np.zeros(9, np.uint8), 16_000, "samples of uint8"),
+        (np.full(9, np.nan), 16_000, "not finite"),
+    ],
+)
+def test_samples_that_are_no_sound_are_refused(samples: np.ndarray, rate: int, text: str):
+    with pytest.raises(InvalidRequest, match=text):
+        checked_samples(samples, rate, field="audio")

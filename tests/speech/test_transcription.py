@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from quire import LLM
+from quire import LLM, AsyncLLM
 from quire.engine.transcription import _answer, as_request, samples_of
 from quire.speech.alignment import end_times
 from quire.speech.transcribe import _source, transcribe
@@ -48,7 +49,7 @@ def noise(seconds: float, seed: int = 0) -> np.ndarray:
 
 def asked_tokens(llm: LLM, samples: np.ndarray, options: SpeechOptions) -> list[list[int]]:
     """The tokens that the model wrote, for each request for text."""
-    task, answer, written = transcribe(llm._model.model_text.needed_speech(), samples, options), None, []
+    task, answer, written = transcribe(llm._model.model_text.needed_speech(()), samples, options), None, []
     try:
         while True:
             asked = task.send(answer)
@@ -141,7 +142,7 @@ def test_tokens_of_a_text_end_at_the_times_of_transformers(llm: LLM, torch_model
     import torch
     from transformers import WhisperFeatureExtractor
 
-    samples, speech = samples_of(spoken())[:29000], llm._model.model_text.needed_speech()
+    samples, speech = samples_of(spoken())[:29000], llm._model.model_text.needed_speech(())
     prompt, written = (257, 258, 262), tuple(np.random.default_rng(4).integers(40, 250, 40).tolist())
     sampling = SamplingParams(temperature=0.0, max_tokens=1)
     asked = SpeechRequest(_source(speech, samples), prompt + written, sampling, SpeechRules(), RequestKind.ALIGN)
@@ -165,6 +166,14 @@ def test_words_of_segments_have_times_in_order(llm: LLM):
     assert [word.start for word in words] == sorted(word.start for word in words)
     (plain,) = llm.transcribe((noise(3.0, 2), 16000), language="en", temperature=0)
     assert plain.text == found.text and not any(segment.words for segment in plain.segments)
+
+
+def test_asyncio_has_the_same_transcript(llm: LLM, folder: Path):
+    async def run() -> Any:
+        async with AsyncLLM(folder, device="cpu", kv_dtype="f32", lowered_gb=0, in_process=True) as other:
+            return await other.transcribe((noise(3.0, 2), 16000), language="en", temperature=0, words=True)
+
+    assert asyncio.run(run()) == llm.transcribe((noise(3.0, 2), 16000), language="en", temperature=0, words=True)
 
 
 class Generated(dict):  # type: ignore[type-arg]

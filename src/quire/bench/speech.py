@@ -75,7 +75,7 @@ def _measure(prepare: Callable[[], Callable[[], int]], runs: int) -> float:
 
 def _ours(path: Path, samples: Any, tokens: int) -> Callable[[], int]:
     llm = LLM(path, device="cpu", lowered_gb=0)
-    model = llm._model.model_text.needed_speech()
+    model = llm._model.model_text.needed_speech(llm.client.ready.kinds)
     options = SpeechOptions("en", temperature=0.0, has_times=False, max_tokens=tokens, ignore_end=True)
     window = model.front_end.window_samples
     pieces = [samples[at : at + window] for at in range(0, len(samples), window)]

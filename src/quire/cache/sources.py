@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from quire.types.errors import InvalidRequest, SourceTooLong
 from quire.types.source import EncoderInput, SourceBlocks
 
+FEATURE_BYTES = 4  # float32
+
 
 @dataclass(slots=True)
 class _Stored:
@@ -23,8 +25,10 @@ class _Stored:
 class SourcePool:
     """Owns the blocks of sources."""
 
-    def __init__(self, num_blocks: int, block_tokens: int, max_tokens: int) -> None:
+    def __init__(self, num_blocks: int, block_tokens: int, max_tokens: int, num_features: int = 0) -> None:
+        """`num_features`: numbers of each token of a source; 0: sources are token ids."""
         self.num_blocks = num_blocks
+        self._num_features = num_features
         self.max_tokens = min(max_tokens, num_blocks * block_tokens)
         self._block_tokens = block_tokens
         self._free = list(range(num_blocks - 1, -1, -1))
@@ -37,6 +41,9 @@ class SourcePool:
         if source is None:
             raise InvalidRequest("This model reads a source: text or audio for its encoder, and the request has none.",
                                  field="prompt")  # fmt: skip
+        if len(source.features) != source.num_tokens * self._num_features * FEATURE_BYTES:
+            reads = "sound, and no text" if self._num_features else "text, and no sound"
+            raise InvalidRequest(f"This model's encoder reads {reads}.", field="prompt")
         if source.num_tokens > self.max_tokens:
             raise SourceTooLong(source.num_tokens, self.max_tokens)
 

@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, cast
 
 from quire.devices.base import Device
 from quire.engine.async_vector_calls import AsyncVectorCalls
 from quire.engine.chat_forms import ChatWords, MessageForm, take_chat_options
 from quire.engine.llm import (
+    LLM,
     CallArguments,
     ChatCallWords,
     Constraints,
@@ -29,6 +30,7 @@ from quire.engine.prompt_forms import Conversations, OnePrompt, Prompts, chat_re
 from quire.types.answer import Completion, Delta
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, SamplingParams
+from quire.types.speech import Transcript
 
 
 class AsyncLLM(AsyncVectorCalls, ModelParts):
@@ -75,6 +77,20 @@ class AsyncLLM(AsyncVectorCalls, ModelParts):
         options = take_chat_options(others)
         call, asks = _arguments(sampling, others), chat_requests(messages, options)
         return await self._complete(self._model.answers(asks, call.sampling, constraint))
+
+    async def transcribe(
+        self,
+        audio: Any,
+        *,
+        language: str | None = None,
+        translate: bool = False,
+        prompt: str | None = None,
+        temperature: float | None = None,
+        words: bool = False,
+    ) -> list[Transcript]:
+        """Transcribe each recording, in a thread. The arguments are those of `LLM.transcribe`."""
+        call = partial(LLM.transcribe, cast(LLM, self), audio, language=language, translate=translate, prompt=prompt)
+        return await asyncio.to_thread(call, temperature=temperature, words=words)
 
     async def stream(
         self,

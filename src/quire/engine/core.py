@@ -220,9 +220,10 @@ class EngineCore:
         if request.id in self._grammars:
             raise DuplicateRequest(request.id)
         if np.frombuffer(prompt, np.uint32).max() >= self._vocab_size:  # 20 times as fast as `max`
-            raise self._unknown_token("prompt", prompt)
+            raise self._unknown_token("input" if request.is_pooled else "prompt", prompt)
         sampling = request.sampling
         for field, ids in (
+            ("prompt", () if request.source is None else request.source.tokens),
             ("resumed", [token for output in request.resumed for token in output or ()]),
             ("prediction", request.predicted),
             ("logit_bias", sampling.logit_bias),

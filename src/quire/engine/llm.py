@@ -280,9 +280,8 @@ class LLM(ModelParts, VectorCalls):
         options = SpeechOptions(language, translate, prompt or "", temperature, has_words=words)
         recordings = audio if isinstance(audio, list) else [audio]
         driver = import_module("quire.engine.transcription")  # at first use: few models hear
-        found: list[Transcript] = driver.transcribe_all(
-            self.client, self._model.model_text.needed_speech(), recordings, options
-        )
+        model = self._model.model_text.needed_speech(self.client.ready.kinds)
+        found: list[Transcript] = driver.transcribe_all(self.client, model, recordings, options)
         return found
 
     def stream(

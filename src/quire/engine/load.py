@@ -110,7 +110,8 @@ def build_engine(
     cache = _cache(limits, config, facts)
     if model.source is not None and isinstance(runner, Runner):
         runner.sources = encoder
-        cache.sources = SourcePool(limits.num_source_blocks, limits.block_tokens, model.source.max_tokens)
+        sizes = (limits.num_source_blocks, limits.block_tokens, model.source.max_tokens, model.source.num_features)
+        cache.sources = SourcePool(*sizes)
     scheduler = _scheduler(cache, runner, config, (_drafters(cache) if drafters is None else drafters, drafter))
     cache.resizing.start(max(config.cache.num_blocks or limits.num_blocks, scheduler.fewest_blocks), 0.0)
     grammars = Grammars(scheduler, _compiler(checkpoint, vocab_size, config), config, vocab_size)

@@ -12,7 +12,7 @@ import numpy as np
 
 from quire.engine.client import Client
 from quire.engine.messages import Failed
-from quire.speech.audio import read_audio, resample
+from quire.speech.audio import checked_samples, read_audio
 from quire.speech.model import SpeechModel
 from quire.speech.transcribe import Conversation, transcribe
 from quire.types.errors import InvalidRequest
@@ -86,6 +86,6 @@ def samples_of(recording: Any) -> np.ndarray[Any, Any]:
         return read_audio(recording, field="audio")
     is_pair = isinstance(recording, tuple) and len(recording) == 2 and isinstance(recording[1], int)
     if is_pair and isinstance(recording[0], np.ndarray) and recording[0].ndim == 1 and len(recording[0]):
-        return resample(recording[0].astype(np.float32), recording[1])
+        return checked_samples(*recording, field="audio")
     raise InvalidRequest("audio must be a path, the bytes of a sound file, or (samples, rate) with a numpy array.",
                          field="audio")  # fmt: skip

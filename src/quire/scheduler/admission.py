@@ -8,9 +8,10 @@ from quire.cache.kv_cache import Hit, KVCache, Lease, Promise
 from quire.cache.radix import common_head
 from quire.config import SchedulerConfig
 from quire.scheduler.limits import StepTimeModel
+from quire.scheduler.live_requests import check_queue
 from quire.scheduler.queues import RunningList, WaitingQueue
 from quire.scheduler.request_state import Phase, RequestState
-from quire.types.errors import CacheTooSmall, ContextTooLong, InvalidRequest, Overloaded, TextTooLong
+from quire.types.errors import CacheTooSmall, ContextTooLong, InvalidRequest, TextTooLong
 from quire.types.request import GenerateRequest
 
 
@@ -54,18 +55,7 @@ class Admission:
 
     def check_load(self, waiting: WaitingQueue, step_times: StepTimeModel, request: GenerateRequest) -> None:
         """Raise if the request would wait too long. A resumed request was accepted before, and is not refused."""
-        if request.resumed:
-            return
-        is_full = len(waiting) + request.sampling.n > self._config.max_waiting
-        if not is_full and self._config.pressure != "reject":
-            return
-        wait = self.promised_wait(waiting, step_times)
-        if is_full:
-            public = f"The queue is full: {len(waiting)} requests wait, {self._config.max_waiting} is the limit."
-            raise Overloaded(f"{public} Retry later.", max(wait, 1.0))
-        if wait > self._config.max_wait:
-            public = f"The wait would be {wait:.1f} s, {self._config.max_wait:.1f} s is the limit."
-            raise Overloaded(f"{public} Retry later.", max(wait - self._config.max_wait, 1.0))
+        check_queue(self._config, len(waiting), request, lambda: self.promised_wait(waiting, step_times))
 
     def promised_wait(self, waiting: WaitingQueue, step_times: StepTimeModel) -> float:
         """Return the seconds that a request arriving now would wait, from measured rates.

@@ -18,6 +18,7 @@ from quire.config import SchedulerConfig
 from quire.scheduler.admission import Admission, Deferral
 from quire.scheduler.groups import PrefixGroups
 from quire.scheduler.limits import FairShare, StepTimeModel, with_remainder
+from quire.scheduler.live_requests import LiveRequests
 from quire.scheduler.live_states import LiveStates
 from quire.scheduler.queues import QueueScan, RunningList, WaitingQueue
 from quire.scheduler.request_state import Phase, RequestState
@@ -30,7 +31,7 @@ from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, Part, PartResult, StepPlan, StepResult, decode_part, token_outcome
 
 
-class Scheduler:
+class Scheduler(LiveRequests):
     """Owns every request from `add` to its last `Outcome`. The clock is an argument and never runs backwards."""
 
     def __init__(self, cache: KVCache, config: SchedulerConfig, speculation: Speculation | None = None) -> None:
@@ -69,30 +70,11 @@ class Scheduler:
             self._shares.add_request(request.key)
             self._waiting.add(state)
 
-    def cancel(
-        self, request_id: str, now: float, reason: FinishReason = FinishReason.CANCELLED, sample: int | None = None
-    ) -> bool:
-        """End a request, or one sample of it, and free what it held. Return whether there was one."""
-        states = [s for s in self._requests.samples(request_id) if sample in (None, s.sample)]
-        for state in states:
-            self._end(state, now, state.outcome(finish=reason))
-        return bool(states)
-
-    def cancel_all(self, now: float) -> None:
-        """End every request."""
-        for state in list(self._requests):
-            self.cancel(state.request_id, now)
-
     def force(self, request_id: str, sample: int, tokens: tuple[int, ...], now: float) -> None:
         """Append output that a grammar forces: known at once, and computed together in the next step."""
         state = self._requests.idle_sample(request_id, sample)
         accepted, finish = state.force(tokens)
         self._report(state, state.outcome(accepted, finish=finish, num_forced=len(accepted)), now)
-
-    def drain(self) -> list[Outcome]:
-        """Return the outcomes since the last call."""
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
 
     # ── steps ──
 

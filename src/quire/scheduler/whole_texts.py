@@ -11,16 +11,17 @@ from collections import Counter, deque
 
 from quire.config import SchedulerConfig
 from quire.scheduler.limits import FairShare, StepTimeModel
+from quire.scheduler.live_requests import LiveRequests, check_queue
 from quire.scheduler.queues import WaitingQueue
 from quire.scheduler.request_state import RequestState
 from quire.scheduler.request_table import RequestTable
 from quire.scheduler.stats import DraftStats, SchedulerLoad, SchedulerStats, measure_load
-from quire.types.errors import DeadlineExceeded, DuplicateRequest, InvalidRequest, Overloaded, TextTooLong
+from quire.types.errors import DeadlineExceeded, DuplicateRequest, InvalidRequest, TextTooLong
 from quire.types.request import FinishReason, GenerateRequest
 from quire.types.step import Outcome, Part, StepPlan, StepResult
 
 
-class WholeTextScheduler:
+class WholeTextScheduler(LiveRequests):
     """Owns every request from `add` to its last `Outcome`, as `Scheduler` does."""
 
     fewest_blocks = 1  # a cache without memory has one
@@ -45,40 +46,16 @@ class WholeTextScheduler:
             raise DuplicateRequest(request.id)
         if len(request.prompt) > self._config.max_context:
             raise TextTooLong(len(request.prompt), self._config.max_context)
-        if len(self._waiting) >= self._config.max_waiting and not request.resumed:
-            public = f"The queue is full: {len(self._waiting)} requests wait, {self._config.max_waiting} is the limit."
-            raise Overloaded(f"{public} Retry later.", max(self._promised_wait(), 1.0))
-        if self._config.pressure == "reject" and (wait := self._promised_wait()) > self._config.max_wait:
-            public = f"The wait would be {wait:.1f} s, {self._config.max_wait:.1f} s is the limit."
-            raise Overloaded(f"{public} Retry later.", max(wait - self._config.max_wait, 1.0))
+        check_queue(self._config, len(self._waiting), request, self._promised_wait)
         self._num_arrived += 1
         state = RequestState(request, 0, self._num_arrived, len(request.prompt), now, packed_prompt)
         self._requests.add(state)
         self._shares.add_request(request.key)
         self._waiting.add(state)
 
-    def cancel(
-        self, request_id: str, now: float, reason: FinishReason = FinishReason.CANCELLED, sample: int | None = None
-    ) -> bool:
-        """End a request. Return whether there was one. The result of a step in flight is dropped when it arrives."""
-        states = [each for each in self._requests.samples(request_id) if sample in (None, each.sample)]
-        for state in states:
-            self._end(state, now, state.outcome(finish=reason))
-        return bool(states)
-
-    def cancel_all(self, now: float) -> None:
-        """End every request."""
-        for state in list(self._requests):
-            self.cancel(state.request_id, now)
-
     def force(self, request_id: str, sample: int, tokens: tuple[int, ...], now: float) -> None:
         """Grammars force tokens; an encoder has none."""
         raise InvalidRequest("An encoder has no output tokens.", field="id")
-
-    def drain(self) -> list[Outcome]:
-        """Return the outcomes since the last call."""
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
 
     # ── steps ──
 

@@ -20,6 +20,7 @@ MAX_SECONDS = 2 * 3600  # of one file: 460 MB of samples
 LEAST_RATE, MOST_RATE = 1_000, 768_000  # samples a second
 FORMATS = ("WAV", "FLAC", "MP3", "OGG")
 TAPS = 24  # zero crossings on each side of the resampling filter
+UNKNOWN_FRAMES = 1 << 62  # what libsndfile has, or more, for a file without a length; it cannot decode it in pieces
 _PIECE = 1 << 20  # samples decoded at once
 _IMAGES = {b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image", b"BM": "a BMP image"}
 _OTHERS = {b"%PDF": "a PDF document", b"PK\x03\x04": "a ZIP archive", b"{": "JSON", b"<": "markup"}
@@ -40,9 +41,26 @@ def read_audio(data: bytes, *, max_seconds: float = MAX_SECONDS, field: str = "f
     samples = np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
     if not len(samples):
         raise InvalidRequest("The audio file has no samples.", field=field)
-    if not np.isfinite(samples).all():
+    return checked_samples(samples, rate, field=field)
+
+
+def checked_samples(samples: Array, rate: int, *, field: str) -> Array:
+    """Return samples of one channel at 16 kHz. Integers become numbers from -1 to 1, as in a sound file."""
+    if samples.dtype.kind not in "if":
+        raise InvalidRequest(f"The audio has samples of {samples.dtype}: give signed integers or floats.", field=field)
+    _check_rate(rate, field)
+    numbers = samples.astype(np.float32, copy=False)
+    if samples.dtype.kind == "i":
+        numbers = numbers * np.float32(0.5 ** (8 * samples.dtype.itemsize - 1))
+    if not np.isfinite(numbers).all():
         raise InvalidRequest("The audio has samples that are not finite numbers.", field=field)
-    return resample(samples, rate)
+    return resample(numbers, rate)
+
+
+def _check_rate(rate: int, field: str) -> None:
+    if not LEAST_RATE <= rate <= MOST_RATE:
+        raise InvalidRequest(f"The audio has {rate} samples a second; accepted are {LEAST_RATE} to {MOST_RATE}.",
+                             field=field)  # fmt: skip
 
 
 def _check(file: Any, max_seconds: float, field: str) -> None:
@@ -50,9 +68,10 @@ def _check(file: Any, max_seconds: float, field: str) -> None:
     rate, frames = int(file.samplerate), int(file.frames)
     if file.format not in FORMATS:
         raise InvalidRequest(f"The audio is {file.format}; accepted are {', '.join(FORMATS)}.", field=field)
-    if not LEAST_RATE <= rate <= MOST_RATE:
-        raise InvalidRequest(f"The audio has {rate} samples a second; accepted are {LEAST_RATE} to {MOST_RATE}.",
-                             field=field)  # fmt: skip
+    _check_rate(rate, field)
+    if frames >= UNKNOWN_FRAMES:
+        raise InvalidRequest(f"The {file.format} file does not say how long it is, as files written to a pipe do not. "
+                             "Write it to a file, or send WAV, MP3 or OGG.", field=field)  # fmt: skip
     if frames > max_seconds * rate:
         raise InvalidRequest(
             f"The audio is {frames / rate:.0f} s long, {max_seconds:.0f} s is the limit. Send it in parts.", field=field

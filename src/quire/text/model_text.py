@@ -5,7 +5,7 @@ All of this runs beside the engine, not in it: encoding, templates and detokeniz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
@@ -33,7 +33,8 @@ from quire.text.source_text import SourceText, greedy_unless_set, read_source_te
 from quire.text.template import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 from quire.types.defaults import SamplingDefaults
-from quire.types.errors import InvalidRequest
+from quire.types.errors import InvalidRequest, WrongKind
+from quire.types.kinds import TRANSCRIBE, RequestKind
 from quire.types.preset import Preset
 from quire.types.request import SamplingParams
 
@@ -157,10 +158,10 @@ class ModelText:
         model: SpeechModel = module.read_speech_model(preprocessor, *files, self.tokenizer)
         return model
 
-    def needed_speech(self) -> SpeechModel:
-        """How this model transcribes; raises if it cannot."""
+    def needed_speech(self, kinds: Iterable[RequestKind]) -> SpeechModel:
+        """How this model transcribes; raises if it cannot, with what it can do instead: `kinds`."""
         if self.speech is None:
-            raise InvalidRequest("This model cannot transcribe: use a Whisper model.", field="model")
+            raise WrongKind(TRANSCRIBE, kinds, "Use a Whisper model.")
         return self.speech
 
     @cached_property

@@ -9,6 +9,7 @@ from quire.types.errors import InvalidRequest, QuireError, TextTooLong
 
 if TYPE_CHECKING:
     from quire.text.embedding_rules import EmbeddingRules
+    from quire.text.token_room import TokenRoom
     from quire.text.tokenizer import Tokenizer
 
 RANK_TEMPLATE = "tokenizer.chat_template.rerank"  # of GGUF files: with {query} and {document}
@@ -99,32 +100,27 @@ def _published(metadata: Mapping[str, Any], rules: EmbeddingRules) -> PairPrompt
 
 
 def encode_judged(
-    pair: Sequence[str], prompt: PairPrompt, instruction: str | None, tokenizer: Tokenizer, limits: tuple[int, bool]
+    pair: Sequence[str], prompt: PairPrompt, instruction: str | None, tokenizer: Tokenizer, room: TokenRoom
 ) -> tuple[int, ...]:
-    """Encode a query and a document in their prompt. `limits`: the most tokens, and whether the document is cut.
+    """Encode a query and a document in their prompt. If there is no room for all of it, the document is cut.
 
     Names of special tokens in the two texts are just text, unless the client has written the prompt itself: then the
     query begins as the prompt does.
     """
     before, between, behind = prompt.parts(instruction)
-    most, cuts = limits
     head, opening = _split_last(tokenizer, before)
     closing, tail = _split_first(tokenizer, behind)
     if head and pair[0].startswith(head):
         written = tokenizer.encode("".join(pair), special=True, add_bos=False, add_eos=False)
-        if len(written) > most:
-            raise TextTooLong(len(written), most)
+        if room.excess(len(written), 0):
+            raise TextTooLong(len(written), room.most, room.field)
         return tuple(written)
     around = [tokenizer.encode(each, special=True, add_bos=False, add_eos=False) for each in (head, tail)]
     text = f"{opening}{pair[0]}{between}{pair[1]}{closing}"
     inner = tokenizer.encode(text, add_bos=False, add_eos=False)
-    room = most - len(around[0]) - len(around[1])
-    if len(inner) > room:
-        if not cuts:
-            raise TextTooLong(len(inner) + most - room, most)
-        if room < 1:
-            raise InvalidRequest(f"truncate_prompt_tokens is {most}: the model's own prompt is longer.", "input")
-    return (*around[0], *inner[: max(room, 0)], *around[1])
+    num_own = len(around[0]) + len(around[1])
+    excess = room.excess(len(inner) + num_own, num_own)
+    return (*around[0], *inner[: len(inner) - excess], *around[1])
 
 
 def no_instruction() -> InvalidRequest:

@@ -14,7 +14,7 @@ from typing import Any
 from quire.text.model_text import ModelText
 from quire.text.parsers.conversation import as_template_messages, as_template_tools
 from quire.text.preset import with_preset_messages
-from quire.text.source_text import SourceText, refuse_chat
+from quire.text.source_text import SourceText, refuse_chat, refuse_text
 from quire.types.chat import Ask, ChatRequest, CompletionRequest, Terms
 from quire.types.defaults import SamplingDefaults
 from quire.types.errors import ContextTooLong, InvalidRequest
@@ -77,6 +77,8 @@ def drop_forbidden_tools(ask: Ask) -> Ask:
 def _encode_plain(
     prompt: str | tuple[int, ...], ask: CompletionRequest, model_text: ModelText, max_tokens: int | None
 ) -> Prompt:
+    if model_text.speech is not None:
+        raise refuse_text("prompt")
     ends: tuple[int, ...] = ()
     if ask.suffix:
         tokens = model_text.encode_infill(prompt, ask.suffix, max_tokens)
@@ -92,7 +94,8 @@ def _encode_plain(
 def _encode_source(tokens: tuple[int, ...], text: str | None, ask: CompletionRequest, source: SourceText) -> Prompt:
     """The prompt goes to the model's encoder."""
     if ask.echo:
-        raise InvalidRequest("echo is not supported: this model's encoder reads the prompt.", field="echo")
+        raise InvalidRequest("echo and return_token_ids are not supported: this model's encoder reads the prompt.",
+                             field="echo")  # fmt: skip
     if ask.sampling.prompt_logprobs is not None:
         raise InvalidRequest("prompt_logprobs is not supported: this model's encoder reads the prompt.",
                              field="prompt_logprobs")  # fmt: skip
@@ -103,7 +106,7 @@ def _encode_source(tokens: tuple[int, ...], text: str | None, ask: CompletionReq
 
 def _encode_chat(ask: ChatRequest, model_text: ModelText, max_tokens: int | None) -> Prompt:
     if model_text.source is not None:
-        raise refuse_chat()
+        raise refuse_chat() if model_text.speech is None else refuse_text("messages")
     text = _render(ask, model_text, ask.messages)
     reasoning = model_text.reasoning
     begun = reasoning.begun_in(text) if reasoning else ""

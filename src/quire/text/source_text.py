@@ -59,8 +59,17 @@ def greedy_unless_set(defaults: SamplingDefaults, generation: Mapping[str, Any])
     return SamplingDefaults({**defaults.values, "temperature": 0.0}, {**defaults.sources, "temperature": CONFIG})
 
 
+def refuse_text(field: str) -> InvalidRequest:
+    """The error of a text for a speech model."""
+    return InvalidRequest(
+        "This model transcribes recordings and reads no text: send a sound file to /v1/audio/transcriptions, or to "
+        "llm.transcribe.",
+        field=field,
+    )
+
+
 def refuse_chat() -> InvalidRequest:
-    """The error of a conversation with such a model."""
+    """The error of a conversation with a model that reads texts."""
     return InvalidRequest(
         "This model has an encoder and no chat template: send the text to /v1/completions, or to llm.generate.",
         field="messages",

@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from quire.text.embedding_rules import IDENTITY, SIGMOID, EmbeddingRules
 from quire.text.model_text import ModelText
 from quire.text.pair_prompts import encode_judged, no_instruction
-from quire.types.errors import InvalidRequest, TextTooLong, WrongKind
-from quire.types.kinds import RequestKind
+from quire.text.token_room import TokenRoom
+from quire.types.errors import InvalidRequest, WrongKind
+from quire.types.kinds import TRANSCRIBE, RequestKind
 from quire.types.vectors import WHOLE_MODEL, TextOrTokens, VectorAnswer, VectorRequest
 
 Array = NDArray[Any]
+BROKEN = "\ufffd"  # stands for the bytes of a character that was cut
+POOLING_CURE = "A model that generates can embed too if it is loaded with --pooling."
 
 
 class VectorFacts(NamedTuple):
@@ -41,7 +44,7 @@ def encode_texts(ask: VectorRequest, model_text: ModelText, facts: VectorFacts) 
     Raises if the model cannot do what is asked.
     """
     if ask.kind not in facts.kinds:
-        raise WrongKind(ask.kind, facts.kinds)
+        raise _wrong_kind(ask, model_text, facts)
     if ask.dimensions is not None and not 1 <= ask.dimensions <= facts.vector_size:
         raise InvalidRequest(
             f"dimensions is {ask.dimensions}, and the model's vectors have {facts.vector_size}: give from 1 to "
@@ -57,14 +60,19 @@ def encode_texts(ask: VectorRequest, model_text: ModelText, facts: VectorFacts) 
     texts = (*ask.texts, *ask.others)
     prompt = _prompt(ask, model_text.embedding)
     kind = RequestKind.EMBED if ask.kind is RequestKind.SCORE else ask.kind
+    if "" in texts:
+        field = ask.fields[0 if "" in ask.texts else 1]
+        raise InvalidRequest("A text is empty: send at least one character.", field=field)
     plain = [prompt + each for each in texts if isinstance(each, str)]
     encoded = iter(_encode_plain(plain, model_text) if plain else [])
     tokens = [next(encoded) if isinstance(each, str) else list(each) for each in texts]
     frame = _frame_of(model_text) if plain else (0, 0)
-    return [
-        EncodedText(tuple(_cut(ids, ask.truncate, limit, frame if isinstance(text, str) else (0, 0))), kind)
-        for ids, text in zip(tokens, texts, strict=True)
-    ]
+    found = []
+    for index, (ids, text) in enumerate(zip(tokens, texts, strict=True)):
+        own, is_second = frame if isinstance(text, str) else (0, 0), index >= len(ask.texts)
+        room = TokenRoom(_most(ask, sum(own), is_second), limit, ask.fields[is_second])
+        found.append(EncodedText(tuple(_cut(ids, room, own)), kind))
+    return found
 
 
 def finish_vectors(
@@ -90,6 +98,15 @@ def finish_vectors(
     return VectorAnswer(tuple(_packed(_activated(row, ask.raw, rules)) for row in rows), counts)
 
 
+def _wrong_kind(ask: VectorRequest, model_text: ModelText, facts: VectorFacts) -> WrongKind:
+    """The error of a model that cannot do what is asked: what it can do, and how it could do more."""
+    if model_text.speech is not None:
+        return WrongKind(ask.kind, (TRANSCRIBE,))
+    can_pool = RequestKind.GENERATE in facts.kinds and model_text.source is None
+    is_cured = can_pool and ask.kind is not RequestKind.CLASSIFY
+    return WrongKind(ask.kind, facts.kinds, POOLING_CURE if is_cured else "")
+
+
 # --- tokens
 
 
@@ -100,9 +117,6 @@ def _pairs(ask: VectorRequest) -> list[tuple[TextOrTokens, TextOrTokens]]:
 
 def _encode_plain(texts: list[str], model_text: ModelText) -> list[list[int]]:
     """Encode many texts at once, in several threads."""
-    for text in texts:
-        if not text:
-            raise InvalidRequest("A text is empty: send at least one character.", field="input")
     if model_text.embedding.lowercases:
         texts = [text.lower() for text in texts]
     return model_text.needed_tokenizer().encode_many(texts)
@@ -125,11 +139,10 @@ def _encode_pair(
             "read as one.",
             field="model",
         )
-    room = _limit(ask.truncate, limit)
-    excess = len(first) + len(second) + frame.num_tokens - (limit if room is None else room)
-    if excess > 0 and room is None:
-        raise TextTooLong(len(first) + len(second) + frame.num_tokens, limit)
-    while excess > 0 and (first or second):
+    second = second[: ask.max_second]
+    room = TokenRoom(ask.truncate, limit, ask.fields[1])
+    excess = room.excess(len(first) + len(second) + frame.num_tokens, frame.num_tokens)
+    while excess > 0:
         longer = first if len(first) > len(second) else second
         longer.pop()
         excess -= 1
@@ -142,13 +155,17 @@ def _judged(
     pair: tuple[TextOrTokens, TextOrTokens], ask: VectorRequest, model_text: ModelText, limit: int
 ) -> tuple[int, ...]:
     """Encode a query and a document in the model's prompt, or what a client has encoded."""
-    prompt, room = model_text.embedding.pair, _limit(ask.truncate, limit)
+    prompt, tokenizer = model_text.embedding.pair, model_text.needed_tokenizer()
     assert prompt is not None
     query, document = pair
     if not isinstance(query, str) or not isinstance(document, str):
-        raise InvalidRequest("This model reads a query and a document as text, not as token ids.", field="input")
-    limits = (limit if room is None else room, room is not None)
-    return encode_judged((query, document), prompt, ask.prompt, model_text.needed_tokenizer(), limits)
+        raise InvalidRequest("This model reads a query and a document as text, not as token ids.", field=ask.fields[0])
+    if ask.max_second is not None:
+        tokens = tokenizer.encode(document, add_bos=False, add_eos=False)
+        cut = tokenizer.decode(tokens[: ask.max_second]).rstrip(BROKEN)
+        document = cut if len(tokens) > ask.max_second else document
+    room = TokenRoom(ask.truncate, limit, ask.fields[1])
+    return encode_judged((query, document), prompt, ask.prompt, tokenizer, room)
 
 
 def _prompt(ask: VectorRequest, rules: EmbeddingRules) -> str:
@@ -170,21 +187,18 @@ def _frame_of(model_text: ModelText) -> tuple[int, int]:
     return len(tokenizer.prefix), len(tokenizer.suffix)
 
 
-def _limit(truncate: int | None, limit: int) -> int | None:
-    return None if truncate is None else limit if truncate == WHOLE_MODEL else min(truncate, limit)
+def _most(ask: VectorRequest, num_own: int, is_second: bool) -> int | None:
+    """How many tokens a text is cut to, the model's own among them."""
+    if not is_second or ask.max_second is None:
+        return ask.truncate
+    most = ask.max_second + num_own
+    return most if ask.truncate in (None, WHOLE_MODEL) else min(most, ask.truncate)
 
 
-def _cut(ids: list[int], truncate: int | None, limit: int, frame: tuple[int, int]) -> list[int]:
+def _cut(ids: list[int], room: TokenRoom, frame: tuple[int, int]) -> list[int]:
     """Cut a text that is too long, between the tokens that frame it."""
-    room = _limit(truncate, limit)
-    if len(ids) <= (limit if room is None else room):
-        return ids
-    if room is None:
-        raise TextTooLong(len(ids), limit)
-    after = frame[1]
-    if room < sum(frame):
-        raise InvalidRequest(f"truncate_prompt_tokens is {room}: the model's own tokens are {sum(frame)}.", "input")
-    return ids[: room - after] + ids[len(ids) - after :]
+    excess, last = room.excess(len(ids), sum(frame)), len(ids) - frame[1]
+    return ids[: last - excess] + ids[last:] if excess else ids
 
 
 # --- numbers

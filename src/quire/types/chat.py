@@ -209,7 +209,7 @@ class ModelCard:
     messages: tuple[Message, ...] = ()  # at the start of every conversation
     modelfile: str = ""  # that recreates it
     license: str = ""
-    capabilities: tuple[str, ...] = ("completion",)  # and "tools", "thinking"
+    capabilities: tuple[str, ...] = ("completion",)  # and "tools", "thinking", or "embedding", …
     metadata: Mapping[str, Any] = field(default_factory=dict)  # of its file: plain values only
     is_loaded: bool = True
     loaded_bytes: int = 0  # memory that its engine may use

@@ -66,10 +66,9 @@ class WrongKind(InvalidRequest):
 
     code = "unsupported_by_model"
 
-    def __init__(self, asked: str, kinds: Iterable[str]) -> None:
+    def __init__(self, asked: str, kinds: Iterable[str], cure: str = "") -> None:
         can = " and ".join(kinds)
-        cure = " A model that generates can embed too if it is loaded with --pooling." if "generate" in can else ""
-        super().__init__(f"This model cannot {asked}: it can {can}.{cure}", field="model")
+        super().__init__(f"This model cannot {asked}: it can {can}.{cure and ' '}{cure}", field="model")
 
 
 class CacheTooSmall(InvalidRequest):

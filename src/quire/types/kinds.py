@@ -15,6 +15,9 @@ class RequestKind(StrEnum):
     ALIGN = "align"  # where in its source each token of a text is: queries of tokens, and keys of the source
 
 
+TRANSCRIBE = "transcribe"  # many requests for one recording: what a speech model can do, in messages to users
+
+
 class PoolKind(StrEnum):
     """How the vectors of a text's tokens become one vector."""
 

@@ -26,6 +26,8 @@ class VectorRequest:
     prompt_name: str | None = None  # of the model's prompts, to put before each text
     prompt: str | None = None  # to put before each text
     truncate: int | None = None  # to this many tokens, or to WHOLE_MODEL; None: a text that is too long is an error
+    max_second: int | None = None  # tokens of each second text: longer ones are cut; None: all of them
+    fields: tuple[str, str] = ("input", "input")  # of the client: what errors about texts and about the others name
     raw: bool = False  # scores and classes as the model computes them, not as probabilities
     terms: Terms = field(default_factory=Terms)
 
@@ -36,3 +38,5 @@ class VectorAnswer(NamedTuple):
     vectors: tuple[array[float], ...]  # float32; of scores, one number each
     num_tokens: tuple[int, ...]  # of each text or pair
     labels: tuple[str, ...] = ()  # names of the classes
+    seconds: float = 0.0  # from the request to the answer, over HTTP
+    load_seconds: float = 0.0  # of these, until the model was loaded

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -20,14 +23,17 @@ from quire.ops.batch import Batch, RowPart
 from quire.ops.cache import Cross
 from quire.ops.registry import relative_error
 from quire.ops.source import attention_source, shift_tokens
+from quire.types.kinds import RequestKind
 from quire.types.output import Finished, Tokens
 from quire.types.request import GenerateRequest, SamplingParams
 from tests.engine.test_sources import as_source, expected
 from tests.models.sources import KINDS, SourceSession, make_source_toy, random_source
+from tests.models.toys import MemoryCheckpoint
 from tests.ops.encoded_tensor import EncodedTensor
 
 pytestmark = pytest.mark.device
 QUICK = ("t5", "whisper")
+GREEDY = SamplingParams(temperature=0.0, max_tokens=1)
 CASES = [
     *(pytest.param(name, True, marks=() if name in QUICK else pytest.mark.slow) for name in KINDS),
     *(pytest.param(name, False, marks=[pytest.mark.slow, pytest.mark.interpreted]) for name in KINDS),
@@ -107,21 +113,57 @@ def random_weight(rng: np.random.Generator, name: str, shape: tuple[int, int]) -
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["whisper", "t5-v1.1", "marian"])
 def test_greedy_tokens_of_an_engine_are_those_of_transformers(name, place):
+    found = run_engine(make_source_toy(name).checkpoint, CudaDevice(place), greedy(name, 6))
+    for number, rows in enumerate(some_source(name, seed) for seed in range(2)):
+        tokens = [token for message in found[str(number)] for token in message.tokens]
+        assert tokens == expected(name, rows, [3, 4 + number], 6)
+
+
+def test_queries_and_keys_by_which_words_are_found_are_those_of_the_cpu(place):
+    """Two texts beside one that is generated. The longer one is computed in several steps."""
+    checkpoint = make_source_toy("whisper").checkpoint
+    heads = [[0, 1], [2, 0], [2, 1]]  # of 32 numbers each
+    checkpoint = replace(checkpoint, metadata={**checkpoint.metadata, "alignment_heads": heads})
+    texts = [(0, tuple(range(5, 45))), (1, (3, 9, 4))]
+    asked = [
+        GenerateRequest(f"align{number}", text, GREEDY, source=as_source(some_source("whisper", number)),
+                        kind=RequestKind.ALIGN)
+        for number, text in texts
+    ]  # fmt: skip
+    requests = [asked[0], greedy("whisper", 4)[1], asked[1]]
+    by_cuda, by_cpu = (run_engine(checkpoint, device, requests) for device in (CudaDevice(place), "cpu"))
+    for number, text in texts:
+        found, wanted = (np.frombuffer(each[f"align{number}"][-1].vector, np.float32) for each in (by_cuda, by_cpu))
+        assert found.size == wanted.size == (len(text) + 50) * 3 * 32  # the source has 50 tokens
+        assert relative_error(found, wanted) <= 1e-5
+    tokens = [[token for message in each["1"] for token in message.tokens] for each in (by_cuda, by_cpu)]
+    assert tokens[0] == tokens[1] and len(tokens[0]) == 4
+
+
+def greedy(name: str, num_tokens: int) -> list[GenerateRequest]:
+    """Requests for texts of two sources."""
+    sampling = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
+    sources = [as_source(some_source(name, seed)) for seed in range(2)]
+    return [GenerateRequest(str(number), (3, 4 + number), sampling, source=each) for number, each in enumerate(sources)]
+
+
+def run_engine(
+    checkpoint: MemoryCheckpoint, device: str | CudaDevice, requests: Sequence[GenerateRequest]
+) -> dict[str, list[Tokens | Finished]]:
+    """The messages of each request, all computed together."""
     config = Config(
-        scheduler=SchedulerConfig(max_rows=4, max_step_tokens=64, max_scored_tokens=16),
+        scheduler=SchedulerConfig(max_rows=4, max_step_tokens=32, max_scored_tokens=16),
         cache=CacheConfig(num_blocks=40, kv_dtype="f32"),
         device=DeviceConfig(dtype="f32"),
     )
-    core = build_engine(make_source_toy(name).checkpoint, CudaDevice(place), config).core
-    sources, found = [some_source(name, seed) for seed in range(2)], dict[str, list[int]]()
-    for number, rows in enumerate(sources):
-        sampling = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
-        core.handle(Submit(GenerateRequest(str(number), (3, 4 + number), sampling, source=as_source(rows))))
+    core = build_engine(checkpoint, device, config).core
+    found: dict[str, list[Tokens | Finished]] = {}
+    for request in requests:
+        core.handle(Submit(request))
     is_busy = True
     while is_busy:
         is_busy = core.step()  # the last results may be collected in a step that launches nothing
         for message in core.take():
             if isinstance(message, Tokens | Finished):
-                found.setdefault(message.request_id, []).extend(message.tokens)
-    for number, rows in enumerate(sources):
-        assert found[str(number)] == expected(name, rows, [3, 4 + number], 6)
+                found.setdefault(message.request_id, []).append(message)
+    return found

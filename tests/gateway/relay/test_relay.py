@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from quire.gateway.http.errors import UpstreamUnreachable
+from quire.serve.dialects.embeddings.dialect import DIALECT as VECTORS
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.stub_upstream import (
     WORDS,
@@ -196,6 +197,8 @@ def test_embeddings_and_rerank_are_relayed_with_their_usage(fleet):
     answer = gateway.http.post("/v1/embeddings", json={"model": "m", "input": "x"})
     assert answer.json()["data"] == [] and gateway.record_of(answer).prompt_tokens == 5
     assert gateway.http.post("/v1/rerank", json={"model": "m", "query": "x", "documents": []}).status_code == 200
+    for endpoint in VECTORS.endpoints:
+        assert gateway.http.post(endpoint.path, json={"model": "m", "input": "x"}).status_code == 200, endpoint.path
 
 
 def test_headers_of_clients_are_not_passed_on_unless_they_are_known(fleet):

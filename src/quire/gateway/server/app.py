@@ -19,7 +19,7 @@ from quire.serve.http.outer import allow_origins, answer
 
 MODEL_PATH = "/v1/models/"
 METHODS = ("GET", "POST", "DELETE")
-RELAYED = ("/v1/", "/api/", "/tokenize", "/detokenize", "/rerank", "/embed", "/score", "/pooling", "/classify")
+RELAYED = ("/v1/", "/v2/", "/api/", "/tokenize", "/detokenize", "/rerank", "/embed", "/score", "/pooling", "/classify")
 # About one server, or about files on its disk.
 NOT_RELAYED = frozenset({"/v1/text", "/v1/load", "/v1/cache/events", "/v1/requests"})
 PREFIXES = (("/api/", "ollama"), ("/v1/messages", "anthropic"), ("/v1/responses", "responses"), ("/v1/", "openai"))

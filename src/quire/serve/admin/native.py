@@ -125,7 +125,8 @@ async def tokenize(service: Service, exchange: Exchange) -> None:
         else:
             limits = service.limits(exchange.key)
             ask = await service.run_sized(exchange, lambda: ask_of(body, service.dialects, limits))
-            tokens = (await service.prompts(exchange, ask, engine.model_text))[0].tokens
+            prompt = (await service.prompts(exchange, ask, engine.model_text))[0]
+            tokens = prompt.tokens if prompt.source is None else prompt.source.tokens
         reply = {"count": len(tokens), "max_model_len": engine.client.ready.max_context, "tokens": tokens}
     await exchange.respond(await service.run_sized(exchange, partial(msgspec.json.encode, reply)))
 

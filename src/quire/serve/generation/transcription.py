@@ -33,7 +33,7 @@ async def answer_speech(service: Service, exchange: Exchange, endpoint: SpeechEn
         with service.quotas.running(exchange.key, record.decoded):
             async with service.models.using(decoded.model, None, gone) as (model, engine):
                 record.model = model.name
-                speech = engine.model_text.needed_speech()
+                speech = engine.model_text.needed_speech(engine.client.ready.kinds)
                 samples = await asyncio.to_thread(read_audio, decoded.audio)
                 task = transcribe(speech, samples, decoded.options)
                 await _Writing(service, exchange, decoded, engine, gone).run(task)

@@ -33,10 +33,12 @@ async def make_vectors(service: Service, exchange: Exchange, endpoint: VectorEnd
     try:
         with service.quotas.running(exchange.key, record.decoded):
             async with service.models.using(ask.model, ask.terms.keep_alive, gone) as (model, engine):
-                record.model = model.name
+                record.model, loaded = model.name, time.monotonic()
                 reply = Reply(secrets.token_hex(12), time.time(), ask.model or model.name, model.fingerprint)
                 answer = await _answer(service, exchange, ask, engine, gone)
-                await exchange.respond(decoded.encode(reply, answer))
+                seconds, load_seconds = time.monotonic() - record.decoded, loaded - record.decoded
+                timed = answer._replace(seconds=seconds, load_seconds=load_seconds)
+                await exchange.respond(decoded.encode(reply, timed))
     finally:
         gone.cancel()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,12 @@ from quire.engine.need import has_own_memory
 from quire.serve.residency.contract import ModelRecord
 from quire.text.model_text import ModelText
 from quire.types.chat import ModelCard
+from quire.types.kinds import RequestKind
 from quire.weights.checkpoint import Checkpoint
 
 MAX_FACT_CHARS = 4096
+COMPLETION, TRANSCRIPTION = "completion", "transcription"  # names of capabilities
+VECTOR_NAMES = {RequestKind.EMBED: "embedding", RequestKind.CLASSIFY: "classification"}
 LICENSE_KEYS = ("general.license", "license")
 
 
@@ -64,6 +67,7 @@ def card_of_record(record: ModelRecord, of_files: ModelCard | None = None) -> Mo
         return card if of_files is None else replace(card, max_context=record.context)
     return replace(
         card,
+        capabilities=_of_kinds(card.capabilities, engine.ready.kinds),
         is_loaded=True,
         loaded_bytes=engine.allowed_bytes,
         accelerator_bytes=engine.allowed_bytes if has_own_memory(engine.ready.device) else 0,
@@ -81,8 +85,10 @@ def _architecture(checkpoint: Checkpoint) -> str:
 
 
 def _capabilities(model_text: ModelText) -> tuple[str, ...]:
-    """Every model accepts tools; "tools" says that its own template mentions them."""
-    found = ["completion"]
+    """Every model that answers accepts tools; "tools" says that its own template mentions them."""
+    if model_text.speech is not None:
+        return (TRANSCRIPTION,)
+    found = [COMPLETION]
     if any("tools" in source.lower() for source in model_text.template.sources.values()):
         found.append("tools")
     if model_text.reasoning is not None:
@@ -90,6 +96,14 @@ def _capabilities(model_text: ModelText) -> tuple[str, ...]:
     if model_text.infill is not None:
         found.append("insert")
     return tuple(found)
+
+
+def _of_kinds(of_files: tuple[str, ...], kinds: Sequence[RequestKind]) -> tuple[str, ...]:
+    """What the files say, and what the engine says: files do not tell how a server pools."""
+    if TRANSCRIPTION in of_files:
+        return of_files
+    answers = of_files if RequestKind.GENERATE in kinds else ()
+    return (*answers, *(name for kind, name in VECTOR_NAMES.items() if kind in kinds))
 
 
 def _short_facts(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -21,7 +22,7 @@ Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
 LISTS = ("timestamp_granularities", "include")
 
 
-class TranslationBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class TranslationBody(msgspec.Struct, omit_defaults=True):
     """The fields of a translation; `file` is the recording."""
 
     file: str
@@ -61,7 +62,7 @@ def decode_transcription(content_type: str | None, body: bytes, limits: RequestL
     decoded = _decoded(given, audio, SpeechOptions(language, has_words="word" in asked), streams=given.stream)
     if "word" not in asked:
         return decoded
-    return decoded._replace(whole=partial(writer.verbose, has_segments="segment" in asked))
+    return decoded._replace(whole=partial(writer.verbose, has_segments="segment" in asked, has_words=True))
 
 
 def decode_translation(content_type: str | None, body: bytes, limits: RequestLimits) -> DecodedSpeech:
@@ -105,9 +106,12 @@ def _value(name: str, text: str) -> Any:
         return text.lower() == "true"
     if name == "temperature":
         try:
-            return float(text)
+            number = float(text)
         except ValueError:
-            raise InvalidRequest(f"temperature is {text[:40]!r}; it must be a number.", field=name) from None
+            number = math.nan
+        if not math.isfinite(number):  # JSON would have null for it
+            raise InvalidRequest(f"temperature is {text[:40]!r}; it must be a number.", field=name)
+        return number
     return text
 
 

@@ -9,8 +9,8 @@ from quire.types.errors import InvalidRequest
 
 MAX_PARTS, MAX_FIELD = 64, 1 << 16
 _BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,200})"|([^\s;,]{1,200}))')
-_NAME = re.compile(r'(?<!file)name="([^"]{1,100})"')
-_FILE = re.compile(r"filename\*?=")
+_NAME = re.compile(r';\s*name=(?:"([^"]{1,100})"|([^\s;,"]{1,100}))')
+_FILE = re.compile(r";\s*filename\*?=")
 
 
 class Form(NamedTuple):
@@ -41,7 +41,7 @@ def read_form(content_type: str | None, body: bytes) -> Form:
         name = _NAME.search(headers)
         if not separator or name is None:
             raise InvalidRequest("A part of the body has no name.", field="file")
-        _add(form, name[1], content, is_file=_FILE.search(headers) is not None)
+        _add(form, name[1] or name[2], content, is_file=_FILE.search(headers) is not None)
     return form
 
 

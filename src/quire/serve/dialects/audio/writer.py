@@ -25,13 +25,12 @@ def _json(found: Transcript) -> bytes:
     return encode({"text": found.text, "usage": _usage(found)})
 
 
-def verbose(found: Transcript, *, has_segments: bool = True) -> bytes:
-    """With segments, and with words if they were asked for."""
+def verbose(found: Transcript, *, has_segments: bool = True, has_words: bool = False) -> bytes:
+    """With segments, words or both: empty lists if nothing was said."""
     facts = {"task": found.task, "language": found.language, "duration": found.duration, "text": found.text}
     segments = {"segments": [_segment(each) for each in found.segments]} if has_segments else {}
-    words = [word._asdict() for each in found.segments for word in each.words]
-    return encode({**facts, **segments, **({"words": words} if words or not has_segments else {}),
-                   "usage": _usage(found)})  # fmt: skip
+    words = {"words": [word._asdict() for each in found.segments for word in each.words]} if has_words else {}
+    return encode({**facts, **segments, **words, "usage": _usage(found)})
 
 
 def _segment(each: Segment) -> dict[str, Any]:

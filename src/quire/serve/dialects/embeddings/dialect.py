@@ -25,8 +25,11 @@ from quire.types.kinds import RequestKind
 from quire.types.vectors import WHOLE_MODEL, TextOrTokens, VectorRequest
 
 EMBEDDINGS, POOLING, CLASSIFY = "/v1/embeddings", "/pooling", "/classify"
-SCORES, RERANKS = ("/score", "/v1/score"), ("/rerank", "/v1/rerank", "/v2/rerank")
+SCORES = ("/score", "/v1/score")
+RERANKS = ("/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking")  # the last two: llama.cpp
 TEI_EMBED, LLAMA_CPP = "/embed", ("/embedding", "/embeddings")
+NOT_TEI = ("top_n", "return_documents", "max_tokens_per_doc")  # fields of a ranking
+ONLY_TEI = ("return_text", "truncation_direction")
 
 
 def decode_embeddings(body: bytes, limits: RequestLimits, *, is_pooling: bool = False) -> DecodedVectors:
@@ -61,13 +64,15 @@ def decode_classify(body: bytes, limits: RequestLimits) -> DecodedVectors:
 def decode_score(body: bytes, limits: RequestLimits) -> DecodedVectors:
     """Decode pairs of texts."""
     given = read_body(body, ScoreBody, REFUSED)
-    firsts = _either(("text_1", given.text_1), ("queries", given.queries))
-    others = _either(("text_2", given.text_2), ("documents", given.documents))
+    first_field, firsts = _either(("text_1", given.text_1), ("queries", given.queries))
+    second_field, others = _either(("text_2", given.text_2), ("documents", given.documents))
     if len(firsts) not in (1, len(others)):
         raise InvalidRequest(
-            f"text_1 has {len(firsts)} texts and text_2 {len(others)}: give one, or as many as in text_2.", "text_1"
+            f"{first_field} has {len(firsts)} texts and {second_field} {len(others)}: give one, or as many as in "
+            f"{second_field}.",
+            field=first_field,
         )
-    _check_count(others, limits, "text_2")
+    _check_count(others, limits, second_field)
     ask = VectorRequest(
         given.model or "",
         RequestKind.SCORE,
@@ -75,6 +80,7 @@ def decode_score(body: bytes, limits: RequestLimits) -> DecodedVectors:
         others,
         prompt=given.instruction,
         truncate=given.truncate_prompt_tokens,
+        fields=(first_field, second_field),
         terms=_terms(given),
     )
     return DecodedVectors(ask, writer.scores_json)
@@ -86,19 +92,24 @@ def decode_rerank(body: bytes, limits: RequestLimits, *, shows: bool) -> Decoded
     if (given.documents is None) == (given.texts is None):
         raise InvalidRequest("Give documents, or texts in TEI's form.", field="documents")
     is_tei = given.documents is None
-    listed = given.texts if given.documents is None else given.documents
+    listed, field = (given.texts, "texts") if is_tei else (given.documents, "documents")
+    for name in NOT_TEI if is_tei else ONLY_TEI:
+        if getattr(given, name) is not None:
+            raise InvalidRequest(f"{name} does not go with {field}: it belongs to the other form.", field=name)
     texts = tuple(each if isinstance(each, str) else each.text for each in listed or ())
-    _check_count(texts, limits, "texts" if is_tei else "documents")
-    if not texts:
-        raise InvalidRequest("documents is empty: give at least one.", field="documents")
-    truncate = given.truncate_prompt_tokens or given.max_tokens_per_doc
+    _check_count(texts, limits, field)
+    truncate = given.truncate_prompt_tokens
+    if truncate is None and (given.truncate or given.max_tokens_per_doc):
+        truncate = WHOLE_MODEL
     ask = VectorRequest(
         given.model or "",
         RequestKind.SCORE,
         (given.query,),
         texts,
         prompt=given.instruction,
-        truncate=WHOLE_MODEL if given.truncate else truncate,
+        truncate=truncate,
+        max_second=given.max_tokens_per_doc,
+        fields=("query", field),
         raw=bool(given.raw_scores),
         terms=_terms(given),
     )
@@ -120,6 +131,7 @@ def decode_tei_embed(body: bytes, limits: RequestLimits) -> DecodedVectors:
         normalize=given.normalize is not False,
         prompt_name=given.prompt_name,
         truncate=WHOLE_MODEL if given.truncate else None,
+        fields=("inputs", ""),
     )
     return DecodedVectors(ask, writer.tei_vectors_json)
 
@@ -129,8 +141,9 @@ def decode_llama_cpp(body: bytes, limits: RequestLimits) -> DecodedVectors:
     given = read_body(body, LlamaCppEmbedBody, {})
     if (given.content is None) == (given.input is None):
         raise InvalidRequest("Give content: a text, token ids, or a list of these.", field="content")
-    texts = read_inputs(given.input if given.content is None else given.content, limits, "content")
-    ask = VectorRequest(given.model or "", RequestKind.EMBED, texts, normalize=given.embd_normalize != -1)
+    value, field = (given.input, "input") if given.content is None else (given.content, "content")
+    texts, normalize = read_inputs(value, limits, field), given.embd_normalize != -1
+    ask = VectorRequest(given.model or "", RequestKind.EMBED, texts, normalize=normalize, fields=(field, ""))
     return DecodedVectors(ask, writer.llama_cpp_vectors_json)
 
 
@@ -149,24 +162,26 @@ def read_inputs(given: Any, limits: RequestLimits, field: str) -> tuple[TextOrTo
 
 
 def _check_count(texts: Sequence[Any], limits: RequestLimits, field: str) -> None:
+    if not texts:
+        raise InvalidRequest(f"{field} is empty: give at least one text.", field=field)
     if len(texts) > limits.max_prompts:
         raise InvalidRequest(f"{field} has {len(texts)} texts; at most {limits.max_prompts} are allowed.", field)
 
 
-def _either(*named: tuple[str, str | list[str] | None]) -> tuple[str, ...]:
-    """The texts under one of two names."""
+def _either(*named: tuple[str, str | list[str] | None]) -> tuple[str, tuple[str, ...]]:
+    """The one of two names that was given, and the texts under it."""
     found = [(name, value) for name, value in named if value is not None]
     if len(found) != 1:
         raise InvalidRequest(f"Give {' or '.join(name for name, _ in named)}.", field=named[0][0])
-    value = found[0][1]
-    return (value,) if isinstance(value, str) else tuple(value)
+    name, value = found[0]
+    return name, (value,) if isinstance(value, str) else tuple(value)
 
 
 def _terms(given: VectorBody) -> Terms:
     return Terms(id=given.request_id, priority=given.priority or 0, user=given.user or "")
 
 
-_RERANK_SHOWS = {"/rerank": True, "/v1/rerank": True, "/v2/rerank": False}  # Cohere's second version does not
+_WITHOUT_TEXTS = ("/v2/rerank", "/reranking", "/v1/reranking")  # Cohere's second version, and llama.cpp
 DIALECT = Dialect(
     name="embeddings",
     endpoints=(
@@ -174,7 +189,7 @@ DIALECT = Dialect(
         VectorEndpoint(POOLING, partial(decode_embeddings, is_pooling=True)),
         VectorEndpoint(CLASSIFY, decode_classify),
         *(VectorEndpoint(path, decode_score) for path in SCORES),
-        *(VectorEndpoint(path, partial(decode_rerank, shows=_RERANK_SHOWS[path])) for path in RERANKS),
+        *(VectorEndpoint(path, partial(decode_rerank, shows=path not in _WITHOUT_TEXTS)) for path in RERANKS),
         VectorEndpoint(TEI_EMBED, decode_tei_embed),
         *(VectorEndpoint(path, decode_llama_cpp) for path in LLAMA_CPP),
     ),

@@ -61,13 +61,20 @@ def decode_old_embed(body: bytes, limits: RequestLimits) -> DecodedVectors:
     given = read_body(body, OldEmbedBody, spelling=DOTS)
     texts = (given.prompt,) if given.prompt else ()
     ask = VectorRequest(
-        given.model, RequestKind.EMBED, texts, normalize=True, truncate=WHOLE_MODEL, terms=_terms(given)
+        given.model,
+        RequestKind.EMBED,
+        texts,
+        normalize=True,
+        truncate=WHOLE_MODEL,
+        fields=("prompt", ""),
+        terms=_terms(given),
     )
     return DecodedVectors(ask, _encode_old_embed)
 
 
 def _encode_embed(reply: Reply, answer: VectorAnswer) -> bytes:
-    nanoseconds = {"total_duration": 0, "load_duration": 0}
+    seconds = {"total_duration": answer.seconds, "load_duration": answer.load_seconds}
+    nanoseconds = {name: round(value * 1e9) for name, value in seconds.items()}
     vectors = {"model": reply.model, "embeddings": [row.tolist() for row in answer.vectors]}
     return encode_json(vectors | nanoseconds | {"prompt_eval_count": sum(answer.num_tokens)})
 
