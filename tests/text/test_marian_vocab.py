@@ -87,7 +87,7 @@ def test_files_that_are_not_supported_are_refused_with_the_reason(folder, tmp_pa
     with pytest.raises(UnsupportedTokenizer, match=r"source\.spm cannot be read"):
         Tokenizer.from_folder(copy)
     train(SOURCE, copy / "source.spm", model_type="bpe")
-    with pytest.raises(UnsupportedTokenizer, match="no unigram model"):
+    with pytest.raises(UnsupportedTokenizer, match="not a unigram model"):
         Tokenizer.from_folder(copy)
     (copy / "vocab.json").write_text('{"</s>": 0, "<unk>": 5}')
     with pytest.raises(UnsupportedTokenizer, match="ids 0 to 1"):

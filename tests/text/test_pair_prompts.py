@@ -36,5 +36,5 @@ def test_a_gguf_file_has_its_prompt_as_a_text():
     )
     other = pair_prompt_of(ChatTemplate(None), {RANK_TEMPLATE: "{query} | {document}"}, rules)
     assert other.parts(None) == ("", " | ", "")
-    with pytest.raises(InvalidRequest, match="reads no instruction"):
+    with pytest.raises(InvalidRequest, match="does not use an instruction"):
         other.parts("Find names")

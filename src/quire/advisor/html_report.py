@@ -17,7 +17,7 @@ MAX_PREFIXES = 20
 
 
 def html_report(advice: Advice, more: Iterable[Html] = ()) -> str:
-    """Return the page. `more`: what comes before the notes."""
+    """Return the page. `more`: sections to insert before the notes."""
     return page.document(f"What to run for {advice.workload.name}", _sections(advice, more))
 
 

@@ -30,7 +30,7 @@ HIGH_SHARE, LOW_SHARE = 0.5, 0.15  # of the prompt tokens that are shared
 MIN_MODEL_SHARE = 0.05  # of the requests, below which a model is ignored
 DEFAULT_PORT = ServeConfig().port
 SLOW_FIRST_TOKEN = 2.0  # seconds
-SLOW_TOKEN_GAP = 0.1  # seconds: a longer pause within an answer is seen as a stop
+SLOW_TOKEN_GAP = 0.1  # seconds: readers notice a longer pause
 OTHER_ENGINE = "http://localhost:8080"  # placeholder for the engine to compare with
 FULL_LOAD = 0.85  # of a device's capacity, from which on queues grow
 

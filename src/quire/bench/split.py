@@ -1,8 +1,8 @@
-"""`python -m quire.bench split`: two servers that do both, beside a prefill server and a decode server.
+"""`python -m quire.bench split`: compares two servers that do both with a prefill server and a decode server.
 
 Both pairs are behind a gateway and get the same requests: long prompts with short answers, then short prompts with long
-answers. A few clients each send one request after the other. The gateway's own counts have its estimates of the first
-tokens beside the measured times. Each server has half of the processors.
+answers. A few clients each send one request after the other. The gateway's metrics have its estimated and the measured
+times to first tokens. Each server has half of the processors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quire.bench.engines.quire_server import one_model_server
 from quire.bench.machine.description import describe_machine
 from quire.bench.relay import gateway_of
 
-SECRET = "a secret for this benchmark alone"
+SECRET = "a secret for this benchmark only"
 PAIRS = {"both + both": ("both", "both"), "prefill + decode": ("prefill", "decode")}
 WORDS = (
     "river",
@@ -51,7 +51,7 @@ HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What each client sends."""
+    """The requests of a benchmark run."""
 
     name: str
     num_words: int
@@ -61,7 +61,7 @@ class Load:
 
 @dataclass(slots=True)
 class LoadTimes:
-    """What the clients measured."""
+    """The clients' measurements."""
 
     first_tokens: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
@@ -89,7 +89,7 @@ def main(options: argparse.Namespace) -> None:
 
 @contextmanager
 def fleet(model: str, roles: tuple[str, ...]) -> Iterator[str]:
-    """Start servers with these roles and a gateway; yield its URL once it knows the roles."""
+    """Start servers with these roles and a gateway; yield its URL once it reports the roles."""
     settings = {"max_context": 2048, "max_rows": 16, "transfer_secret": SECRET}
     with ExitStack() as stack:
         servers = []
@@ -100,14 +100,14 @@ def fleet(model: str, roles: tuple[str, ...]) -> Iterator[str]:
         deadline = time.monotonic() + 30.0
         while sorted(each["role"] for each in upstreams(url)) != sorted(roles):
             if time.monotonic() > deadline:
-                raise TimeoutError("the gateway does not know the roles")
+                raise TimeoutError("the gateway did not report the roles within 30 s")
             time.sleep(0.1)
         yield url
 
 
 @contextmanager
 def processors(number: int, count: int) -> Iterator[None]:
-    """Let the processes that are started here use one of `count` equal shares of the processors."""
+    """Bind processes that are started here to one of `count` equal shares of the processors."""
     allowed = sorted(os.sched_getaffinity(0))
     share = max(1, len(allowed) // count)
     os.sched_setaffinity(0, allowed[number * share % len(allowed) :][:share])

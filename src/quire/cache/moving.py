@@ -1,11 +1,11 @@
-"""Blocks that leave for another engine, or come from one: which blocks to read, and where to write.
+"""Transfers of blocks to and from other engines: which blocks to read, and where to write received ones.
 
-A block that arrives becomes an ordinary node of the tree, released like one that a request has computed: others find
-it, and it is evicted by the same ranks. Nothing is held between two calls of the engine's loop, so an engine that
-loses the other one loses nothing else.
+A received block becomes an ordinary node of the tree, released like one that a request has computed: requests find it,
+and it is evicted by the same ranks. No holds are kept between two calls of the engine's loop, so a lost connection
+leaves nothing to clean up.
 
-For models with window groups and states, a prefix also has what a request needs to resume behind it: the blocks of
-each window before its end, and the state exactly there.
+For models with window groups and states, a prefix includes what a request needs to resume after it: the blocks of each
+window before its end, and the state exactly at its end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quire.types.request import CacheKey
 
 
 class BlockPlace(NamedTuple):
-    """The memory of one place of a prefix: a block of all tokens, one of each window group, and a state."""
+    """The memory of one place of a prefix: a full-attention block, one of each window group, and a state."""
 
     block: int
     windows: tuple[int, ...] = ()  # NO_BLOCK: none
@@ -33,7 +33,7 @@ class BlockPlace(NamedTuple):
 
 
 class BlockContent(NamedTuple):
-    """Which parts a block that arrives has, beside the block of all tokens."""
+    """Which parts a received block has, beside the full-attention block."""
 
     windows: tuple[bool, ...] = ()
     has_state: bool = False  # the state after the block's last token
@@ -50,7 +50,7 @@ class Arrivals:
 
 
 class Moving:
-    """The verbs of transfers. Used by the engine's loop, between two steps."""
+    """Reads and stores blocks for transfers. Used by the engine's loop, between two steps."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Moving:
         return len(self._path(tokens, key))
 
     def num_resumable(self, tokens: array[int], key: CacheKey) -> int:
-        """Return the whole blocks behind which a request can resume in every group."""
+        """Return the number of whole blocks after which a request can resume in every group."""
         path, size = self._path(tokens, key), self._tree.block_tokens
         if self._columns is None:
             return len(path)
@@ -87,10 +87,11 @@ class Moving:
     def departing(
         self, tokens: array[int], key: CacheKey, first: int, now: float, is_computing: bool = False
     ) -> list[BlockPlace]:
-        """Return the memory of the whole blocks of these tokens from place `first` on, as far as they are in the tree.
+        """Return the memory of the whole blocks of these tokens from place `first` on that are in the tree.
 
-        The last block of the tokens has the state behind it; blocks of a window are those that a request resuming
-        there reads. `is_computing`: what is missing of these will come, so blocks without it are left out.
+        The last block of the tokens includes the state after it; window blocks are included where a request that
+        resumes there reads them. `is_computing`: missing parts will be computed, so the list ends before a block that
+        lacks one.
         """
         path, end = self._path(tokens, key), len(tokens) // self._tree.block_tokens
         blocks = path[first:]
@@ -105,7 +106,7 @@ class Moving:
         return places
 
     def _lacks(self, each: BlockPlace, place: int, end: int) -> bool:
-        """Does a block lack something that a request resuming at the end reads?"""
+        """Return whether a block lacks a part that a request resuming at the end reads."""
         assert self._columns is not None
         resume_at = end * self._tree.block_tokens
         has_windows = all(
@@ -130,9 +131,9 @@ class Moving:
     def reserve(
         self, tokens: array[int], key: CacheKey, first: int, contents: Sequence[BlockContent], now: float
     ) -> Arrivals | None:
-        """Take memory for whole blocks of these tokens, from place `first` on, which is in the tree up to there.
+        """Take memory for whole blocks of these tokens from place `first` on. The blocks before must be in the tree.
 
-        None: it is not any more, or there is no room. The caller writes the blocks, then calls `store` or `drop`.
+        None: they are not any more, or there is no room. The caller writes the blocks, then calls `store` or `drop`.
         """
         path = self._path(tokens, key)[:first]
         if len(path) < first:
@@ -152,7 +153,7 @@ class Moving:
         return arrivals
 
     def _taken(self, block: int, content: BlockContent, now: float) -> BlockPlace:
-        """Take window blocks and a state slot. Without room one is left out: the prefix is found, and less resumed."""
+        """Take window blocks and a state slot. One without room is left out: a request then resumes earlier."""
         columns = self._columns
         if columns is None:
             return BlockPlace(block)
@@ -196,7 +197,7 @@ class Moving:
         self._pool.release(reversed(lease.blocks), now)
 
     def _path(self, tokens: array[int], key: CacheKey) -> list[int]:
-        """Return the blocks of the tree for whole blocks of the tokens, up to one that is not known to be computed."""
+        """Return the tree's blocks for whole blocks of the tokens, up to the first that may not be computed yet."""
         num_bytes = len(tokens) // self._tree.block_tokens * self._tree.block_tokens * TOKEN_BYTES
         path = self._tree.match(tokens.tobytes()[:num_bytes], root_of(key)).blocks
         if self._pending:

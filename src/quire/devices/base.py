@@ -70,8 +70,8 @@ class StepOutput:
     # no token is left.
     tokens: Array | None = None
     pooled: Array | None = None  # float32 [P, dim], one for each of batch.pools; None: the graph does not pool
-    # float32 [T, dim] the hidden rows that the graph has as outputs, side by side. None: it has none, or
-    # they are not read (batch.keeps_hidden).
+    # float32 [T, dim]: the graph's hidden outputs, side by side. None: the graph has none, or the batch does not
+    # request them (batch.keeps_hidden).
     hidden: Array | None = None
     seconds: float | None = None  # device-busy seconds, if the device measures them
     is_typical: bool = True  # False: steps of this size will be faster from now on, as the device has prepared for them
@@ -162,10 +162,10 @@ class StoresSources(Protocol):
 
 @runtime_checkable
 class ComputesSources(Protocol):
-    """A program that computes sources on its own device, so that their numbers stay there."""
+    """A program that computes sources on its own device, so that the encoder's output stays there."""
 
     def compute_source(self, batch: Batch, slots: Array, encoder: Program, pairs: Program) -> None:
-        """Run the encoder, then the pairs of its output, and store these: slots int32 [T]. Both are of its device."""
+        """Run the encoder, then `pairs` on its output, and store the result in slots int32 [T]. All on one device."""
         ...
 
 
@@ -182,21 +182,21 @@ class ReleasesBlocks(Protocol):
 class MovesBlocks(Protocol):
     """A program whose KV blocks and states can be copied to a program with the same weights and `block_layout`.
 
-    The bytes are those of the program's memory: what the other one computes from them has the same bits.
+    The bytes are those of the program's memory, so what the other program computes from them is bit-equal.
     """
 
     @property
     def block_layout(self) -> str:
-        """Everything that the bytes depend on, but for weights and text. Empty: this program's cannot be moved."""
+        """Return all that the bytes depend on except weights and text. Empty: its blocks cannot be copied."""
         ...
 
     @property
     def has_own_memory(self) -> bool:
-        """Do its blocks lie in memory that is not the host's?"""
+        """Return whether its blocks are in device memory instead of host memory."""
         ...
 
     def block_bytes(self, group: int) -> int:
-        """Bytes of a block of a group, over its layers. Group 0: layers that keep all tokens; then window groups."""
+        """Return the bytes of a group's block, over its layers. Group 0: full-attention layers; then window groups."""
         ...
 
     def read_blocks(self, group: int, blocks: Array) -> Array:
@@ -208,9 +208,9 @@ class MovesBlocks(Protocol):
         ...
 
     def write_blocks(self, group: int, blocks: Array, data: Array) -> None:
-        """Overwrite different blocks with bytes that `read_blocks` of another program returned.
+        """Overwrite distinct blocks with bytes that `read_blocks` of another program returned.
 
-        Call it between two launches: steps in flight still read what was there, and the next step reads the new bytes.
+        Call it between two launches: steps in flight still read the old bytes, and the next step reads the new ones.
         `data` may change as soon as this returns.
         """
         ...
@@ -302,7 +302,7 @@ class LoweringOptions:
     )
     fuse: bool = True  # False: plain kernels alone
     deterministic: bool = False  # a token's numbers do not depend on other requests, chunks or cache hits
-    samples: bool = True  # False: its logits are rows that another program reads, and no tokens are sampled from them
+    samples: bool = True  # False: no tokens are sampled from its logits; another program reads them as rows
     captures: bool = True  # steps may be recorded, and replayed as one
     tuned: Path | None = None  # folder of what was found fastest on this machine; None: there is none
     tune: bool = False  # find it in idle time, for the next start

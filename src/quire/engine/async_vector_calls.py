@@ -10,7 +10,7 @@ from quire.engine.vector_calls import Embedding, PairScore, TextClasses, VectorC
 
 
 class AsyncVectorCalls:
-    """The same calls for asyncio. Each runs in a thread, so that neither encoding nor waiting blocks the loop."""
+    """The calls of `VectorCalls` for asyncio. Each runs in a thread, so encoding and waiting do not block the loop."""
 
     _model: Any  # HasVectors
 

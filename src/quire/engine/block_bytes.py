@@ -1,4 +1,4 @@
-"""The bytes of blocks, in the device's memory and on their way to another engine."""
+"""Copies of blocks between the device's memory and bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.devices.base import MovesBlocks
 
 
 def read_places(mover: MovesBlocks, places: Sequence[BlockPlace]) -> list[tuple[bytes, ...]]:
-    """Return the bytes of blocks and of what belongs to each. A group's are read at once, as a GPU copies them."""
+    """Return the bytes of each block, its window blocks and its state. A group is read in one call: one GPU copy."""
     columns = []
     for group, blocks in enumerate(_blocks_of_groups(places)):
         found = [block for block in blocks if block != NO_BLOCK]
@@ -24,7 +24,7 @@ def read_places(mover: MovesBlocks, places: Sequence[BlockPlace]) -> list[tuple[
 
 
 def write_places(mover: MovesBlocks, places: Sequence[BlockPlace], parts: Sequence[tuple[bytes, ...]]) -> None:
-    """Write the bytes of blocks and of what belongs to each, where there was room for them."""
+    """Write the bytes of each block, its window blocks and its state; parts without a reserved place are skipped."""
     for group, blocks in enumerate(_blocks_of_groups(places)):
         pairs = [(to, each[group]) for to, each in zip(blocks, parts, strict=True) if to != NO_BLOCK and each[group]]
         if pairs:

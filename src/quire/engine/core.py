@@ -119,7 +119,7 @@ class EngineCore:
         self._plan_seconds, self._run_seconds, self._commit_seconds = (Histogram(STEP_SECONDS) for _ in range(3))
         self._out: list[Outward] = []
         self._is_open = True
-        self.wake: Callable[[], None] = lambda: None  # ends the wait for messages; set by what runs the loop
+        self.wake: Callable[[], None] = lambda: None  # ends a wait for messages; set by the process that runs the loop
         self.kinds: Sequence[RequestKind] = (RequestKind.GENERATE,)  # of requests that are accepted
         self.seeds_requests = False  # give each request a seed, so that a model drafts with the same random numbers
         self.checks_when_idle = False  # check all invariants whenever the engine is idle

@@ -191,8 +191,8 @@ class Grammars:
 
 
 def _accept_sampled(state: GrammarState, outcome: Outcome) -> Outcome:
-    """Advance by the outcome's tokens. An end token that was sampled behind accepted drafts is dropped if the text was
-    complete before it: without drafts the text ends there, with no step for an end token."""
+    """Advance by the outcome's tokens. An end token that was sampled after accepted drafts is dropped if the text was
+    already complete: without drafts the text ends there, with no step for an end token."""
     tokens = outcome.tokens
     if len(tokens) == 1:
         state.accept(tokens)

@@ -142,14 +142,14 @@ def build_engine(
 
 
 def _lower_source(device: Device, model: DrawnModel, limits: Limits, config: Config) -> SourcePrograms | None:
-    """What computes the sources of an encoder-decoder; None: the model has none."""
+    """Return the programs that compute the sources of an encoder-decoder; None: the model is none."""
     if model.source is None:
         return None
     return lower_source(device, model.source, limits, lowering_options(device, None, config))
 
 
 def _core(config: Config) -> type[EngineCore]:
-    """The step loop: with transfers if they are on. Most engines need none of that code."""
+    """Return the class of the step loop. The one with transfers is imported only if they are on."""
     if config.transfer.transfer_secret is None:
         return EngineCore
     found: type[EngineCore] = import_module("quire.engine.transfers").TransferCore
@@ -163,13 +163,13 @@ def _open_transfers(
     model: DrawnModel,
     config: Config,
 ) -> None:
-    """Exchange KV blocks with other engines, if the settings say so. A model or a device that cannot says so once."""
+    """Open transfers of KV blocks if the settings enable them. Log a warning if the model or device cannot."""
     if config.transfer.transfer_secret is None:
         return
     mover = runner.block_mover if isinstance(runner, Runner) else None
     if mover is None or model.source is not None:
         logger.warning(
-            "%s exchanges no KV blocks with other engines: its device, or a model of its kind, cannot.",
+            "%s exchanges no KV blocks with other engines: its device or its kind of model does not support it.",
             model.architecture,
         )
         return

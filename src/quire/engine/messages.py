@@ -243,7 +243,7 @@ class Counters:
     promised_wait: float = 0.0  # for a request that arrives now
     num_restarts: int = 0  # of the engine, by its client
     num_fetches: int = 0  # of prefixes from other engines
-    num_failed_fetches: int = 0  # that ended early: the rest was computed
+    num_failed_fetches: int = 0  # fetches that ended early; the rest was computed here
     fetched_tokens: int = 0
     sent_tokens: int = 0  # to other engines
     fetch_seconds: float = 0.0

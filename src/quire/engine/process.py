@@ -71,7 +71,7 @@ class Sockets:
 
     def wake(self) -> None:
         """End a wait for messages. Called from any thread."""
-        with suppress(OSError):  # full: it will be read
+        with suppress(OSError):  # the pipe is full, so the wait ends anyway
             os.write(self._wake, b"\0")
 
     def send(self, messages: Sequence[Outward]) -> None:

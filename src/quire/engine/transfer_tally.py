@@ -1,4 +1,4 @@
-"""What an engine counts of its transfers, and reports to metrics and gateways."""
+"""Counters of an engine's transfers, for metrics and gateways."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.types.load import LoadReport
 
 @dataclass(slots=True)
 class TransferTally:
-    """Counts since the start. Changed by the loop alone."""
+    """Counts since the start. Only the engine's loop changes them."""
 
     num_fetches: int = 0
     num_failed_fetches: int = 0
@@ -23,14 +23,14 @@ class TransferTally:
     busy_seconds: float = 0.0
 
     def add_ended(self, fetch: Fetch) -> None:
-        """Count a fetch that is over."""
+        """Add the figures of a fetch that is over."""
         self.fetch_seconds += fetch.seconds
         self.num_bytes += fetch.num_bytes
         self.busy_seconds += fetch.busy_seconds
         self.num_failed_fetches += bool(fetch.error)
 
     def counted(self, counters: Counters) -> Counters:
-        """Return the counters with those of transfers."""
+        """Return the engine's counters with those of transfers added."""
         return replace(
             counters,
             num_fetches=self.num_fetches,
@@ -41,7 +41,7 @@ class TransferTally:
         )
 
     def reported(self, report: LoadReport, role: str, port: int, form: BlockForm) -> LoadReport:
-        """Return a load report with the role, and what a gateway needs to estimate transfers."""
+        """Return a load report with the role and the figures that a gateway needs to estimate transfers."""
         return replace(
             report,
             role=role,

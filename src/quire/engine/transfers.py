@@ -1,12 +1,12 @@
 """The step loop of an engine that exchanges KV blocks with other engines.
 
-A request whose prompt another engine has, or is to compute, waits until its blocks are here; then it is queued like
-any other, and the prefix tree has what came. If the transfer fails at any point, the request is queued at once, and
-computes what is missing: its text is the same.
+A request whose prompt another engine has cached or computes waits until its blocks have arrived. Then it is queued like
+any other, and finds the blocks in the prefix tree. If the transfer fails at any point, the request is queued at once
+and computes the missing tokens; its text is the same.
 
-The loop copies blocks between two steps, a bounded number of bytes at a time; threads send and receive them. A prompt
-that is computed for another engine is sent chunk by chunk, the blocks of each step while the next one runs: a step is
-one native call for all layers, so there is no cheaper point at which a layer is known to be finished.
+The loop copies blocks between two steps, a bounded number of bytes at a time; threads send and receive them. When this
+engine computes a prompt for another one, the blocks of each step are sent while the next step runs. A step is one
+native call for all layers, so single layers cannot be sent earlier.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from quire.types.transfer import TransferConfig
 logger = logging.getLogger(__name__)
 
 MAX_FETCHES = 32
-STEP_BYTES = 8 << 20  # that the loop copies between two steps, for each transfer: a few milliseconds
-DEADLINE_SECONDS = 0.05  # between two looks at the deadlines of requests that wait for blocks
-PREFILL = "prefill for another engine "  # begins the ids of requests that compute for others
+STEP_BYTES = 8 << 20  # most bytes that the loop copies between two steps for each transfer: a few milliseconds
+DEADLINE_SECONDS = 0.05  # between two checks of the deadlines of requests that wait for blocks
+PREFILL = "prefill for another engine "  # prefix of the ids of requests that compute for other engines
 
 
 @dataclass(slots=True, eq=False)
 class WaitingPrefix:
-    """A fetch, and the requests that wait for it: the first one asked for it."""
+    """A fetch, and the requests that wait for it. The first request started it."""
 
     fetch: Fetch
     requests: list[GenerateRequest]
-    place: int  # of the next block
+    place: int  # of the next block to store
 
 
 @dataclass(slots=True, eq=False)
@@ -58,14 +58,14 @@ class _Prefill:
 
     export: Export
     request_id: str = ""  # empty: nothing is computed for it
-    num_cached: int = 0  # tokens that were here before
+    num_cached: int = 0  # tokens that were cached before
     num_sent: int = 0  # blocks
     is_over: bool = False  # its request has ended
 
 
 @dataclass(slots=True)
 class _Links:
-    """The parts that exist while transfers are open."""
+    """The state of an engine whose transfers are open."""
 
     mover: MovesBlocks
     form: BlockForm
@@ -82,12 +82,12 @@ class TransferCore(EngineCore):
         super().__init__(*parts, **more)
         self._links: _Links | None = None
         self._new_exports: deque[Export] = deque()  # appended by the server's threads
-        self._computed: dict[str, list[int]] = {}  # request -> tokens that another engine computed for it, open samples
+        self._computed: dict[str, list[int]] = {}  # request -> [tokens computed for it elsewhere, unfinished samples]
         self._transfers = TransferTally()
         self._num_prefills = 0
 
     def open_links(self, mover: MovesBlocks, identity: str, config: TransferConfig) -> int:
-        """Listen for other engines; return the port. `identity`: of the model's weights."""
+        """Listen for other engines; return the port. `identity`: digest of the model's weights."""
         groups = range(1 + self._cache.moving.num_windows)
         sizes = (*(mover.block_bytes(group) for group in groups), mover.state_bytes)
         layout, size = f"{identity} {mover.block_layout}", self._cache.block_tokens
@@ -114,7 +114,7 @@ class TransferCore(EngineCore):
     # ── messages ──
 
     def handle(self, message: Inward) -> None:
-        """Handle one message. A request that waits for blocks is queued when they are here."""
+        """Handle one message. A request with a prefix source may first wait for its blocks."""
         links = self._links
         match message:
             case Submit(request) if links is not None and request.prefix_source is not None:
@@ -122,7 +122,7 @@ class TransferCore(EngineCore):
             case Submit(request) if self._waiting_for(request.id) is not None:
                 self._refuse(request, DuplicateRequest(request.id))
             case Cancel(request_id) if (waiting := self._waiting_for(request_id)) is not None:
-                self._queue(waiting, request_id)  # to end like any other
+                self._queue(waiting, request_id)  # then it is cancelled like any other
                 super().handle(message)
             case ReadLoad() if links is not None:
                 self._start_exports(links)  # they count: a gateway has sent these prompts before it asked
@@ -149,7 +149,7 @@ class TransferCore(EngineCore):
         return message._replace(num_hit=max(0, message.num_hit - computed[0]))
 
     def _drop_internal(self, links: _Links) -> None:
-        """Take out the messages about prompts for other engines, and record which of these have ended."""
+        """Remove the messages about prompts for other engines, and record which of these prompts have ended."""
         ended = set()
         for each in self._out:
             if isinstance(each, Finished | Failed) and each.request_id.startswith(PREFILL):
@@ -168,14 +168,14 @@ class TransferCore(EngineCore):
             return
         for waiting in links.fetches:
             if waiting.fetch.wish.key == wish.key and self._brings_next(waiting, wish):
-                waiting.requests.append(request)  # its blocks are on their way already, or some of them
+                waiting.requests.append(request)  # this fetch brings its blocks, or some of them
                 return
         self._transfers.num_fetches += 1
         fetch = Fetch(wish, links.form, links.config, self._wake)
         links.fetches.append(WaitingPrefix(fetch, [request], wish.first))
 
     def _brings_next(self, waiting: WaitingPrefix, wish: PrefixWish) -> bool:
-        """Is the next block of a fetch, which may have brought others before, the next one that is wished for?"""
+        """Return whether the next block of a running fetch is one that `wish` needs, after the same tokens."""
         end = (waiting.place + 1) * self._cache.block_tokens
         return wish.first <= waiting.place and waiting.fetch.wish.tokens[:end] == wish.tokens[:end]
 
@@ -201,7 +201,7 @@ class TransferCore(EngineCore):
         return next(alike, None)
 
     def _queue(self, waiting: WaitingPrefix, request_id: str) -> None:
-        """Queue a request that waits for blocks. If no other waits for them, the fetch ends."""
+        """Queue a request that waits for blocks. If no other request waits for them, cancel the fetch."""
         assert self._links is not None
         request = next(each for each in waiting.requests if each.id == request_id)
         waiting.requests.remove(request)
@@ -231,12 +231,12 @@ class TransferCore(EngineCore):
         return is_busy or any(waiting.fetch.has_blocks for waiting in links.fetches)
 
     def _advance(self, links: _Links, waiting: WaitingPrefix, now: float) -> None:
-        """Store blocks that have come; queue the requests if no more will, or if their deadline has passed."""
+        """Store received blocks; queue the requests if the fetch is over, or if their deadline has passed."""
         fetch = waiting.fetch
-        is_over = fetch.is_over  # read first: all that came before is in the queue then
+        is_over = fetch.is_over  # read before `take`: once it is set, every block is in the queue
         blocks = fetch.take(STEP_BYTES)
         if blocks and not self._store(links, waiting, blocks, now):
-            fetch.cancel("there was no room for its blocks")
+            fetch.cancel("the KV cache had no room for the blocks")
             is_over = True
         elif fetch.has_blocks:
             is_over = False
@@ -265,14 +265,14 @@ class TransferCore(EngineCore):
         return True
 
     def _end_fetch(self, links: _Links, waiting: WaitingPrefix) -> None:
-        """Queue the requests of a fetch that is over. Those that wait for more than it brought may fetch the rest."""
+        """Queue the first request of a fetch that is over. The others may start a fetch for what is still missing."""
         fetch = waiting.fetch
         links.fetches.remove(waiting)
         self._transfers.add_ended(fetch)
         source = fetch.wish.source
         first, *others = waiting.requests
         if fetch.error:
-            line = "request %s computes the rest of its prompt: %s:%d sent %d blocks, then %s"
+            line = "request %s computes the rest of its prompt: the fetch from %s:%d ended after %d blocks: %s"
             logger.warning(line, first.id, source.host, source.port, waiting.place - fetch.wish.first, fetch.error)
         if fetch.num_computed:
             self._computed[first.id] = [fetch.num_computed, len(first.unfinished_samples)]
@@ -288,7 +288,7 @@ class TransferCore(EngineCore):
             self._start_export(links, self._new_exports.popleft())
 
     def _start_export(self, links: _Links, export: Export) -> None:
-        """Begin to send blocks. If some must be computed, a request that generates one token computes them."""
+        """Start to send blocks. If some must be computed, submit a request of one output token that computes them."""
         want, moving = export.want, self._cache.moving
         prefill = _Prefill(export, num_cached=moving.num_resumable(export.tokens, export.key) * links.form.block_tokens)
         links.prefills.append(prefill)
@@ -308,7 +308,7 @@ class TransferCore(EngineCore):
         super().handle(Submit(request))
 
     def _send_ready(self, links: _Links, prefill: _Prefill, now: float) -> bool:
-        """Copy blocks that are computed and not sent yet. Return whether there are more to copy now."""
+        """Copy computed blocks into the export's queue. Return whether there are more to copy now."""
         export, size = prefill.export, links.form.block_tokens
         if export.is_gone:
             if prefill.request_id and not prefill.is_over:
@@ -337,7 +337,7 @@ class TransferCore(EngineCore):
         if not prefill.request_id or prefill.is_over:
             links.prefills.remove(prefill)
         else:
-            prefill.export.is_gone = True  # its request has one token left to compute: not worth it
+            prefill.export.is_gone = True  # cancels its request, which still has one token to compute
 
     # ── the loop ──
 
@@ -349,7 +349,7 @@ class TransferCore(EngineCore):
         return DEADLINE_SECONDS if timeout is None and has_deadlines else timeout
 
     def _close(self) -> None:
-        """End all transfers; requests that wait for blocks are queued, and end like any other."""
+        """End all transfers; requests that wait for blocks are queued, and are ended with the others."""
         if self._links is not None:
             self.close_transfers()
             for waiting in tuple(self._links.fetches):
@@ -371,7 +371,7 @@ class TransferCore(EngineCore):
 
 
 def open_transfers(core: EngineCore, mover: MovesBlocks, identity: str, config: TransferConfig) -> int:
-    """Let an engine exchange blocks; return the port at which it sends. `identity`: of the model's weights."""
+    """Open an engine's transfers; return the port on which it serves blocks. `identity`: digest of the weights."""
     check_transport(config.transport)
     assert isinstance(core, TransferCore)
     return core.open_links(mover, identity, config)

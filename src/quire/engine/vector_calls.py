@@ -107,9 +107,9 @@ class VectorCalls:
     def score(
         self, first: Any, second: Any, *, instruction: str | None = None, truncate: bool = False
     ) -> list[PairScore]:
-        """Return a score for each pair: of one text with each of the second, or of each pair of two equal lists.
+        """Return a score for each pair: one text with each of `second`, or the pairs of two lists of equal length.
 
-        `instruction`: what a document is judged by, for models such as Qwen3-Reranker; None: the model's own.
+        `instruction`: the criterion for documents, for models such as Qwen3-Reranker; None: the model's own.
         """
         texts = _texts("first", first), _texts("second", second)
         ask = VectorRequest("", RequestKind.SCORE, *texts, prompt=instruction)

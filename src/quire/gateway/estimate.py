@@ -3,8 +3,8 @@
     first token = (prompt tokens ahead of it + its own uncached ones) / prompt rate + wait for a row
     end         = first token + output tokens × seconds per token with all streams that will run
 
-The prompts that were reported are being computed since then. Their time passes, or they are answered sooner: whichever
-leaves less. Both say the same of one prompt, so they are never added. Prompts sent since are still to come.
+Reported prompts have been computed since the report: either their time has passed or they were answered, whichever
+leaves less. Both describe the same prompts, so they are never added. Prompts sent since the report are added.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from quire.gateway.balancers.contract import Replica
 
 PROMPT_RATE = 1000.0  # tokens per second, until any replica has reported
 DECODE_SECONDS = 0.02  # per token, until any replica has reported
-LEAST_RATE = 0.1  # a smaller rate is not believed: it would make every estimate infinite
-STALE_SECONDS = 10.0  # an older report says nothing about the queue
+LEAST_RATE = 0.1  # smaller reported rates are ignored: they would make every estimate infinite
+STALE_SECONDS = 10.0  # the queue of an older report is ignored
 
 
 class Estimate(NamedTuple):
@@ -43,7 +43,7 @@ class ReplicaTerms(NamedTuple):
 
 
 class Estimator:
-    """Computes the terms of a replica once for each change of it: 1,000 replicas take about a millisecond."""
+    """Computes a replica's terms once per change of the replica: 1,000 replicas take about a millisecond."""
 
     def __init__(self) -> None:
         self._terms: dict[str, ReplicaTerms] = {}
@@ -63,7 +63,7 @@ class Estimator:
 
 
 def estimate(terms: ReplicaTerms, num_uncached: int, num_output: int, now: float) -> Estimate:
-    """Return when a replica would answer a request with so many tokens to compute and to generate."""
+    """Return when a replica would answer a request with these numbers of tokens to compute and to generate."""
     _, rate, ahead, done_at, queue, pace, _, _ = terms
     if ahead:
         queue += max(min(ahead, done_at - now), 0.0)
@@ -72,14 +72,14 @@ def estimate(terms: ReplicaTerms, num_uncached: int, num_output: int, now: float
 
 
 def common_paces(replicas: Sequence[Replica]) -> tuple[float, float]:
-    """Return prompt rate and seconds per token of replicas that have not reported theirs: the medians of the others."""
+    """Return the median prompt rate and seconds per token: the defaults for replicas that have reported neither."""
     rates = [each.load.prompt_rate for each in replicas if each.load.prompt_rate >= LEAST_RATE]
     decodes = [each.load.decode_seconds for each in replicas if each.load.decode_seconds > 0.0]
     return median(rates) if rates else PROMPT_RATE, median(decodes) if decodes else DECODE_SECONDS
 
 
 def replica_terms(replica: Replica, paces: tuple[float, float], now: float) -> ReplicaTerms:
-    """Return a replica's terms. Of one without a new report, the queue is what this gateway has sent."""
+    """Return a replica's terms. Without a recent report, its queue is what this gateway has sent."""
     load = replica.load
     rate = load.prompt_rate if load.prompt_rate >= LEAST_RATE else paces[0]
     num_ahead, num_others = 0, max(replica.sent_requests, replica.num_open)

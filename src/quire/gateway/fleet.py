@@ -22,7 +22,7 @@ class _Sent:
 
 @dataclass(slots=True)
 class _Member:
-    """A replica, the requests that its newest report does not count, and what has become of those that it counts."""
+    """A replica, the requests that its newest report does not count, and changes to those that it counts."""
 
     name: str
     weight: float = 1.0
@@ -39,7 +39,8 @@ class _Member:
 
     def replica(self) -> Replica:
         if self.view is None:
-            # A report counts what is left of prompts, `answered_tokens` whole ones: what is not computed stays.
+            # The backlog counts the uncomputed rest of prompts, `answered_tokens` whole prompts: subtracting may take
+            # off too much, so at least the prompts that are still open are kept.
             left = max(self.load.backlog_tokens - self.answered_tokens, self.reported_tokens)
             self.view = Replica(
                 self.name,
@@ -56,14 +57,14 @@ class _Member:
         return self.view
 
     def count_reported(self, request_id: str) -> None:
-        """The newest report counts this request."""
+        """Record that the newest report counts this request."""
         sent = self.unreported.pop(request_id)
         sent.is_reported = True
         self.sent_tokens -= sent.num_tokens
         self.reported_tokens += sent.num_tokens
 
     def count_answered(self, sent: _Sent) -> None:
-        """The prompt of this request is computed."""
+        """Record that the prompt of this request is computed."""
         if sent.is_reported:
             self.reported_tokens -= sent.num_tokens
             self.answered_tokens += sent.num_tokens
@@ -76,8 +77,8 @@ class Fleet:
     """Keeps the replicas of one model. Pure: time is an argument.
 
     A report counts the requests that were sent before it; those that are sent while it is on its way are counted here
-    until the next one. First tokens and ends are counted here too: a report may be half a second old, and in that time
-    a queue may have gone. A replica that reports nothing is judged by the requests that this gateway has sent to it.
+    until the next one. First tokens and ends are counted here too: a report may be half a second old, and its queue may
+    be gone by then. For a replica that reports nothing, only the requests that this gateway has sent count.
     """
 
     def __init__(self) -> None:
@@ -94,9 +95,9 @@ class Fleet:
         self._members.pop(name, None)
 
     def report(self, name: str, load: LoadReport, asked_at: float, came_at: float | None = None) -> None:
-        """Take a load report that was asked for at `asked_at`: it counts what was sent before.
+        """Store a load report that was requested at `asked_at`: it counts what was sent before.
 
-        An engine answers between two steps, which may be long: its queue is that of `came_at`, not of the question.
+        An engine answers between two steps, which may be long: the queue is that of `came_at`, not of the request.
         """
         member = self._members[name]
         old = [each for each, sent in member.unreported.items() if sent.sent_at < asked_at - GRACE_SECONDS]

@@ -10,7 +10,7 @@ from quire.gateway.fleet import Fleet
 from quire.gateway.prefix_sources import PrefixSources, SourceChoice
 from quire.types.transfer import Role
 
-PREFILL = " prefill"  # ends the name of an attempt's part at a prefill replica
+PREFILL = " prefill"  # suffix of an attempt's id for its part at a prefill replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Placement:
 
 
 class RequestPlacer:
-    """A balancer for the replicas that answer, and the choice of sources for their prompts."""
+    """Chooses the replica that answers, by the balancer, and the source of its prompt's KV."""
 
     def __init__(self, balancer: Balancer) -> None:
         self._balancer = balancer

@@ -1,10 +1,10 @@
-"""From where a chosen replica gets the KV of a prompt: it computes it, or another replica sends it. Pure.
+"""Chooses where a replica gets the KV of a prompt: it computes it, or another replica sends it. Pure.
 
-    computes itself     queue + uncached tokens / prompt rate, for it and for every stream that waits meanwhile
+    computes itself     queue + uncached tokens / prompt rate, plus the delay of every stream there
     another's cache     the blocks' bytes / receive rate, then the rest of the prompt as above
     a prefill replica   its queue + its uncached tokens / its prompt rate, then the blocks' bytes / receive rate
 
-A replica that only decodes is spared prompts: a prefill replica computes them even if that takes longer, up to a limit.
+A decode replica avoids prompts: a prefill replica computes them even if that costs more, up to DECODE_PATIENCE times.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from quire.types.transfer import Role
 
 RECEIVE_RATE = 5e8  # bytes per second, until the receiver has reported its own
 LATENCY = 0.005  # seconds: a connection, and two frames
-LEAST_TOKENS = 32  # fewer are computed sooner than fetched
-DECODE_PATIENCE = 4.0  # a decode replica waits up to so many times as long as it would compute itself
+LEAST_TOKENS = 32  # fewer are computed faster than fetched
+DECODE_PATIENCE = 4.0  # a decode replica uses a source that costs up to this many times as much as computing itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +29,20 @@ class SourceChoice:
 
     replica: str
     computes: bool  # it computes what it has not cached
-    num_tokens: int  # of the prompt
-    num_cached: int  # of these, that it has cached
-    seconds: float  # estimated until the blocks are there
+    num_tokens: int  # prompt tokens whose blocks it sends
+    num_cached: int  # of these, tokens that it has cached
+    seconds: float  # estimated until the blocks have arrived
     first_token_seconds: float  # estimated, of the request
-    alone_seconds: float  # estimated, of the request, if the chosen replica computed the prompt itself
+    alone_seconds: float  # estimated to the first token if the chosen replica computed the prompt itself
 
 
 class _Option(NamedTuple):
-    cost: float  # seconds, with those that it costs others
+    cost: float  # seconds, including the delay of other requests
     choice: SourceChoice
 
 
 class PrefixSources:
-    """Chooses sources; keeps what it has computed of replicas that have not changed."""
+    """Chooses sources. Caches the terms of replicas that have not changed."""
 
     def __init__(self) -> None:
         self._estimator = Estimator()
@@ -68,7 +68,7 @@ class PrefixSources:
 def _alone(own: ReplicaTerms, num_uncached: int, now: float) -> tuple[float, float]:
     """Return the cost of computing tokens at the target, and the estimated seconds to its first token."""
     found, load = estimate(own, num_uncached, 0, now), own.replica.load
-    num_delayed = min(own.num_others, load.num_running + load.num_waiting)  # not those that wait for blocks
+    num_delayed = min(own.num_others, load.num_running + load.num_waiting)  # without requests that wait for blocks
     return found.first_token + num_uncached / own.rate * num_delayed, found.first_token
 
 
@@ -80,7 +80,7 @@ def _options(
     now: float,
     alone: tuple[float, float],
 ) -> Iterator[_Option]:
-    """Yield what another replica can do for the target."""
+    """Yield the ways in which another replica can send blocks to the target."""
     source, num_tokens, size = other.replica, request.num_tokens, max(own.replica.load.block_tokens, 1)
     most = (num_tokens - 1) // size * size  # whole blocks; the last token is always computed
     num_cached = min(request.cached.get(source.name, 0) // size * size, most)
@@ -98,5 +98,5 @@ def _options(
 
 
 def _transfer(target: Replica, source: Replica, num_tokens: int) -> float:
-    """Return the estimated seconds of sending the blocks of so many tokens."""
+    """Return the estimated seconds to send the blocks of `num_tokens`."""
     return LATENCY + num_tokens * source.load.token_bytes / (target.load.receive_rate or RECEIVE_RATE)

@@ -1,4 +1,4 @@
-"""A decoder that judges a document: its score is made of the logits of two answers, such as yes and no.
+"""Decoders that are rerankers: the score comes from the logits of two answer tokens, such as yes and no.
 
 Only these two rows of the head are computed, for the last token of a text.
 """
@@ -20,7 +20,7 @@ LOGIT_SCORE = "LogitScore"  # the module of sentence-transformers folders
 
 
 def answer_ids(checkpoint: CheckpointSource) -> tuple[int, ...]:
-    """Return the token for yes, and the one for no if there is one. Empty: the model judges nothing."""
+    """Return the token for yes, and the one for no if there is one. Empty: the model is no such reranker."""
     modules = checkpoint.modules if isinstance(checkpoint, HasModules) else ()
     found = next((each for each in modules if each.kind == LOGIT_SCORE), None)
     if found is None:
@@ -33,12 +33,12 @@ def answer_ids(checkpoint: CheckpointSource) -> tuple[int, ...]:
 
 
 def bind_answers(weights: dict[str, Weight], ids: tuple[int, ...]) -> None:
-    """Put the answers' rows in the place of the head. Reads nothing."""
+    """Replace the head by the rows of the answers. Reads no weights."""
     head = weights.pop("head", None)
     if head is None:
-        raise UnsupportedModel(f"modules.json has a {LOGIT_SCORE}, and the model has no head with logits of tokens.")
+        raise UnsupportedModel(f"modules.json has a {LOGIT_SCORE}, but the model has no head with token logits.")
     if not all(0 <= each < head.shape[0] for each in ids):
-        raise BadCheckpoint(f"The answers are the tokens {ids}, and the model has {head.shape[0]} tokens.")
+        raise BadCheckpoint(f"The answers are the tokens {ids}, but the model has only {head.shape[0]} tokens.")
     rows = np.array(ids, np.int64)
     order = rows if head.row_order is None else head.row_order[rows]
     shape, transform = (len(ids), *head.shape[1:]), replace(head.transform, rows=order)

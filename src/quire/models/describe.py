@@ -25,6 +25,6 @@ def describe(checkpoint: CheckpointSource) -> Description:
 
 
 def _names_by_type() -> dict[str, str]:
-    """The names of the decoders by their model_type."""
+    """Return the names of the decoders by model_type."""
     decoders = [arch for arch in all_architectures() if "head" in arch.names.entries]
     return {each: arch.name for arch in decoders for each in arch.model_types}

@@ -99,7 +99,7 @@ def draw_mtp(checkpoint: CheckpointSource, length: int) -> DrawnModel | None:
     if head is None or files is None or (why := head.refusal(config)):
         if (tensor := head_tensor(checkpoint)) is not None:
             reason = f"heads of {arch.name} are not supported" if head is None or files is None else why
-            logger.warning("the model's head for drafting (%s, …) is not used: %s", tensor, reason)
+            logger.warning("the model's MTP head (%s, …) is not used: %s", tensor, reason)
         return None
     names, config = head.names_of(arch.names, config), head.config_of(config)
     weights = bind_weights(files, config, names, is_part=True)

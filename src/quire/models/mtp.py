@@ -22,12 +22,12 @@ Tensors = Mapping[str, StoredTensor]
 
 
 def is_first(c: ModelConfig, layer: int) -> bool:
-    """Is it the head's first layer?"""
+    """Return whether it is the head's first layer."""
     return layer == 0
 
 
 def is_last(c: ModelConfig, layer: int) -> bool:
-    """Is it the head's last layer?"""
+    """Return whether it is the head's last layer."""
     return layer == c.num_layers - 1
 
 
@@ -51,7 +51,7 @@ _OF_HEADS = re.compile(r"^mtp\.|\.eh_proj\.|\.nextn\.")
 
 @dataclass(frozen=True, slots=True)
 class HeadFiles:
-    """A checkpoint in which the tensors of the head are those of layers behind the last one."""
+    """A checkpoint whose head has the tensor names of layers after the model's last layer."""
 
     container: str
     metadata: Mapping[str, Any]
@@ -66,7 +66,7 @@ class MtpHead:
     entries: Mapping[str, TensorName] = field(default_factory=lambda: LAYER_ENTRIES)
 
     def files_of(self, checkpoint: CheckpointSource, config: ModelConfig) -> HeadFiles | None:
-        """Return the checkpoint with the head as layers behind the last one. None: it has no head."""
+        """Return the checkpoint with the head as layers after the model's last. None: it has no head."""
         container, first = checkpoint.container, config.num_layers
         if container == "dummy":
             return None

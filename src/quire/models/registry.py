@@ -131,7 +131,7 @@ def _importing(names: Sequence[str]) -> tuple[Architecture, ...]:
 
 @cache
 def _file_texts() -> Mapping[str, str]:
-    """The text of each file in this package that registers something, by the name of its module."""
+    """Return the source text of each file in this package that registers something, by module name."""
     folders = importlib.import_module("quire.models").__path__
     files = [file for folder in folders for file in sorted(Path(folder).glob("*.py"))]
     return {f"quire.models.{file.stem}": file.read_text(encoding="utf-8") for file in files if file.stem != "__init__"}
@@ -146,7 +146,7 @@ def _by_name(
 
 
 def _found(checkpoint: CheckpointSource, named: Sequence[str], known: Sequence[Architecture]) -> Architecture | None:
-    """The architecture of one of these names among those that are known."""
+    """Return the architecture with one of these names among `known`."""
     by_name = _by_name(checkpoint, named, known)
     for name in named:
         if name in by_name:

@@ -92,7 +92,7 @@ def draw_source(checkpoint: CheckpointSource, config: ModelConfig, source: Sourc
 
 
 def key_columns(heads: Heads, c: ModelConfig) -> Array:
-    """The columns of the keys of these heads among keys, then values, of each layer in order."""
+    """Return the columns of these heads' keys, in rows that have keys, then values, of each layer in order."""
     firsts = np.array([(2 * layer * c.num_heads + head) * c.head_dim for layer, head in heads], np.int64)
     return (firsts[:, None] + np.arange(c.head_dim)).reshape(-1)
 
@@ -136,7 +136,7 @@ def attend_cross(g: Graph, c: ModelConfig, layer: Layer, h: Value, *, scale: flo
 
 
 def attend_by(g: Graph, c: ModelConfig, layer: Layer, q: Value, *, scale: float) -> Value:
-    """The same, by queries that are drawn already."""
+    """Draw the same attention with given queries."""
     cache = g.cache(Cross(c.num_heads, c.head_dim, c.head_dim))
     node = g.node(attention_source, {"q": q}, {}, {"scale": scale}, cache=cache.index)
     g.nodes.append(node)

@@ -85,7 +85,7 @@ class Values:
         return tuple(self._integer(key, each, 0, MAX_SIZE) for each in value)
 
     def pairs(self, key: str) -> tuple[tuple[int, int], ...]:
-        """A list of pairs of whole numbers from 0 on; none if the key is left out or null."""
+        """Return a list of pairs of whole numbers from 0 on; empty if the key is missing or null."""
         value = self._given.get(key) or ()
         is_list = isinstance(value, list | tuple)
         if not is_list or not all(isinstance(each, list | tuple) and len(each) == 2 for each in value):

@@ -1,7 +1,7 @@
-"""What shows where in its source each token of a text is: queries of the text, and keys of the source, of some heads.
+"""Collects the queries of a text and the keys of its source, of the heads that align each token with the source.
 
-The decoder's graph has these queries as hidden rows. The keys are kept beside the blocks of sources, by slot. A request
-of the kind `align` gets both; their products are the attention by which words are found (`speech/alignment.py`).
+The decoder's graph outputs these queries as hidden rows. The keys are stored by slot, beside the blocks of sources. A
+request of the kind `align` returns both; their products are the attention that locates words (`speech/alignment.py`).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Array = NDArray[Any]
 
 
 class Alignment:
-    """Of one model. Only the runner uses it, in the order of the steps."""
+    """The alignment rows of one model. Only the runner uses it, in the order of the steps."""
 
     def __init__(self, columns: Array, num_slots: int, block_tokens: int) -> None:
-        """`columns`: of the pairs of all layers, those of the keys of these heads."""
+        """`columns`: the columns of the pairs of all layers that are keys of these heads."""
         self._columns, self._block_tokens = columns, block_tokens
         self._keys = np.zeros((num_slots, len(columns)), np.float32)  # by slot of a source
         self._queries: dict[int, list[Array]] = {}  # by row: of the parts so far
 
     def store(self, slots: Array, pairs: Array) -> None:
-        """Keep the keys of tokens of sources: `pairs` has keys and values of all layers."""
+        """Store the keys of source tokens. `pairs`: keys and values of all layers."""
         self._keys[slots] = pairs[:, self._columns]
 
     def take(self, flight: Flight, queries: Array, results: tuple[PartResult, ...]) -> tuple[PartResult, ...]:
-        """Return the results with those of aligned texts that are computed now: rows of queries, then of keys."""
+        """Return the results, with rows of queries, then of keys, for texts whose last part was computed."""
         found, at = list(results), 0
         for index, (part, row) in enumerate(zip(flight.plan.parts, flight.rows, strict=True)):
             rows = queries[at : at + part.num_tokens]
@@ -54,6 +54,6 @@ class Alignment:
 
 
 def source_slots(source: SourceBlocks, block_tokens: int) -> Array:
-    """The slots of a source's tokens, in order."""
+    """Return the slots of a source's tokens, in order."""
     slots = np.array(source.blocks, np.int32)[:, None] * block_tokens + np.arange(block_tokens, dtype=np.int32)
     return np.ascontiguousarray(slots.reshape(-1)[: source.num_tokens])

@@ -1,4 +1,4 @@
-"""What is kept of a sample for reports and charges."""
+"""The figures of a sample that are reported and charged."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Decides when a drafter that is a model drafts, for which texts, and how many tokens.
 
-Its steps take time: that is measured, and added to that of the step which verifies the drafts. A text has to be read
-before it is drafted for. A long one is read in chunks, one a step, if the seconds that drafts are expected to save in
-the next tokens pay for it. Where nothing pays, a draft is tried now and then within a small share of the time.
+Its steps take time, which is measured and added to the time of the step that verifies the drafts. The model must read a
+text before it can draft for it. A long text is read in chunks, one a step, if drafts are expected to save more time in
+the next tokens than reading costs. Where nothing pays, a draft is tried now and then within a small share of the time.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ HORIZON = 64  # tokens in which drafts have to pay for the reading
 FIRST_TRIALS = 3  # drafts that are made before anything is known
 TRIAL_TOKENS = 2
 MIN_STEPS = 16  # of the target, until its times are trusted: the first ones are slow
-MIN_CHANCE = 0.25  # of the first token: a text with less is left out
+MIN_FIRST_GAIN = 0.25  # expected of the first drafted token: a text with less is left out
 FIRST_PATIENCE, MAX_PATIENCE = 16, 512  # steps that a text is left out, until it is tried again
 MOST_PROBE_SECONDS = 1.0
 
 
 class DraftedText(NamedTuple):
-    """A text, and the probabilities that the tokens of a draft are reached and accepted."""
+    """A text, and the expected gain of each token of a draft (see `DraftCandidate`)."""
 
     state: RequestState
     request: RequestDrafts
-    chances: list[float]
+    gains: list[float]
 
 
 class ModelChoice(NamedTuple):
@@ -40,7 +40,7 @@ class ModelChoice(NamedTuple):
     drafted: Sequence[RequestState] = ()
     num_drafts: int = 0  # tokens for each of them
     read: Sequence[RequestState] = ()  # texts whose backlog is shortened
-    is_trial: bool = False  # the drafts are verified whatever is expected of them
+    is_trial: bool = False  # the drafts are verified even if they are not expected to pay
 
     @property
     def does_something(self) -> bool:
@@ -70,7 +70,7 @@ class ModelDrafts:
     def choose(
         self, texts: Sequence[DraftedText], num_running: int, plain: float, drafted: Callable[[int], float]
     ) -> ModelChoice:
-        """Return what pays best. `plain`: seconds of the step without drafts; `drafted`: by its number of tokens."""
+        """Return the fastest choice. `plain`: seconds of the step without drafts; `drafted`: with drafts, by tokens."""
         backlogs = self._drafter.backlogs([text.state for text in texts])
         known = [(text, backlog) for text, backlog in zip(texts, backlogs, strict=True) if backlog is not None]
         if not known:
@@ -93,11 +93,11 @@ class ModelDrafts:
         return self._probe(known, drafted(num_running + 1) - plain)
 
     def share_of_step(self, plain: float, num_texts: int) -> float:
-        """Return the share of a step's time that is left if the model drafts: others draft in no time."""
+        """Return the plain step's share of a step with model drafts, by time. Other drafters cost nothing."""
         return plain / (plain + self.max_drafts * self._costs.seconds(num_texts)) if self._num_trials else 1.0
 
     def prepare(self, choice: ModelChoice) -> Sequence[RequestState]:
-        """Read what is to be read; return the texts to draft for."""
+        """Shorten the chosen backlogs; return the texts to draft for."""
         if choice.read:
             self._drafter.read(choice.read, CHUNK)
             self._learn_times()
@@ -113,12 +113,12 @@ class ModelDrafts:
         return drafts
 
     def count_left_out(self, texts: Sequence[DraftedText], choice: ModelChoice) -> None:
-        """Count the step for the texts that are left out for their small chances; those that are drafted begin anew."""
+        """Count a skipped step for texts that are left out; reset the count of drafted texts with a small gain."""
         drafted = {id(state) for state in choice.drafted}
-        for state, request, chances in texts:
+        for state, request, gains in texts:
             if id(state) not in drafted:
                 request.model_skipped += 1
-            elif chances[:1] < [MIN_CHANCE]:
+            elif gains[:1] < [MIN_FIRST_GAIN]:
                 request.model_skipped = 0
                 request.model_patience = min(2 * (request.model_patience or FIRST_PATIENCE), MAX_PATIENCE)
 
@@ -128,12 +128,12 @@ class ModelDrafts:
         self._probe_seconds = min(self._probe_seconds + seconds, MOST_PROBE_SECONDS)
 
     def forget(self, sample_id: str) -> None:
-        """Drop what is kept of a text that has ended."""
+        """Drop the records of a text that has ended."""
         self._drafter.forget(sample_id)
 
     def _is_hopeful(self, text: DraftedText) -> bool:
         request = text.request
-        return text.chances[:1] >= [MIN_CHANCE] or request.model_skipped >= (request.model_patience or FIRST_PATIENCE)
+        return text.gains[:1] >= [MIN_FIRST_GAIN] or request.model_skipped >= (request.model_patience or FIRST_PATIENCE)
 
     def _best(
         self,
@@ -150,7 +150,7 @@ class ModelDrafts:
         expected = float(num_running)
         reading = self._costs.seconds(num_texts + sum(min(backlog, READY) - 1 for _, backlog in texts))
         for count in range(1, min(self.max_drafts, most) + 1):
-            expected += sum(text.chances[count - 1] for text, _ in texts if len(text.chances) >= count)
+            expected += sum(text.gains[count - 1] for text, _ in texts if len(text.gains) >= count)
             seconds = drafted(num_running + count * num_texts) + reading + (count - 1) * self._costs.seconds(num_texts)
             ratio = expected * plain / (num_running * seconds)
             if ratio > best_ratio:
@@ -165,7 +165,7 @@ class ModelDrafts:
         return ModelChoice((text.state,), 1, is_trial=True)
 
     def _learn_times(self) -> float:
-        """Learn from the steps since the last call; return their seconds."""
+        """Record the times of the model's steps since the last call; return their sum in seconds."""
         spent = 0.0
         for step in self._drafter.take_times():
             self._costs.record(step.num_tokens, step.seconds)

@@ -18,20 +18,20 @@ from quire.scheduler.step_costs import StepCosts
 from quire.types.sampling_values import OFF
 from quire.types.step import Part
 
-FIRST_PATIENCE = 32  # steps in which drafts did not seem to pay, until some are tried anyway
+FIRST_PATIENCE = 32  # steps in which drafts were not expected to pay, until some are tried anyway
 MAX_PATIENCE = 1024
 MAX_PROBES = 4  # texts that are tried at once
-FEW_TEXTS = 8  # of more, drafts that did not seem to pay are not looked for in every step
-PAUSE = 4  # steps between two looks
-MAX_USES = 4  # of a choice
+FEW_TEXTS = 8  # with more, drafters that found nothing worthwhile are not called in every step
+PAUSE = 4  # steps between two calls then
+MAX_USES = 4  # steps that reuse one choice
 FIRST_FORGIVEN = 0.005  # of the seconds of steps with drafts, for each step since the last of the few measured
-LEAST_SHARE = 0.2  # of a step's measured seconds, that are not those of the model that drafted before it
+LEAST_SHARE = 0.2  # of a step's measured seconds: at least this much is not the draft model's time
 GUESSED_WAIT = 1.25  # times the seconds of the plain step, until a step with drafts was measured
 
 
 @dataclass(slots=True)
 class LastChoice:
-    """Which drafts were chosen last: of how many texts, and the chance of the worst token."""
+    """The last choice of drafts: the number of running texts, and the least gain of a chosen token."""
 
     num_running: int = 0
     least: float = 1.0
@@ -53,7 +53,7 @@ class OverlappedSpeculation(Speculation):
         self._choice = LastChoice()
 
     def wants_results(self, running: Sequence[RequestState]) -> bool:
-        """Should the steps in flight be collected before the next one is planned?"""
+        """Return whether the steps in flight must be collected before the next one is planned."""
         self._catch_up()
         if self._pending:
             return True
@@ -66,7 +66,7 @@ class OverlappedSpeculation(Speculation):
         found = self._candidates(texts) if texts else []
         if self._wants_model(texts, found, len(running)):
             return True
-        candidates = [each._replace(probabilities=each.probabilities[1:]) for each in found]  # the first is in flight
+        candidates = [each._replace(gains=each.gains[1:]) for each in found]  # the first token is in flight
         if not candidates:
             return False
         if any(super()._best_counts(candidates, len(running))):
@@ -81,7 +81,7 @@ class OverlappedSpeculation(Speculation):
         return True
 
     def _wants_model(self, texts: list[RequestState], found: list[DraftCandidate], num_running: int) -> bool:
-        """Return whether the model had best draft or read. Its drafts follow the newest token."""
+        """Return whether the model should draft or read now. Its drafts follow the newest token."""
         if self._model is None or not texts:
             return False
         drafted = self._texts_for_model(self._model, texts, found)
@@ -100,12 +100,12 @@ class OverlappedSpeculation(Speculation):
         """Return how many tokens of each draft to verify. For many texts, choose by the last choice a few times."""
         choice, budget = self._choice, min(self._limits.step_drafts, self._limits.step_tokens - num_running)
         if choice.num_running == num_running > FEW_TEXTS and choice.num_uses < MAX_USES:
-            counts = [sum(chance >= choice.least for chance in each.probabilities) for each in candidates]
+            counts = [sum(gain >= choice.least for gain in each.gains) for each in candidates]
             choice.num_uses += 1
             if sum(counts) <= budget:
                 return counts
         counts = super()._best_counts(candidates, num_running)
-        chosen = [each.probabilities[count - 1] for each, count in zip(candidates, counts, strict=True) if count]
+        chosen = [each.gains[count - 1] for each, count in zip(candidates, counts, strict=True) if count]
         self._choice = LastChoice(num_running, min(chosen)) if chosen else LastChoice()
         return counts
 
@@ -113,7 +113,7 @@ class OverlappedSpeculation(Speculation):
         self._unlearned.append((request, source, num_drafts, num_accepted))
 
     def _catch_up(self) -> None:
-        """Learn from the last results, while the device computes."""
+        """Update acceptance rates with the last results, while the device computes."""
         for request, source, num_drafts, num_accepted in self._unlearned:
             self._acceptance.record(request, source, num_drafts, num_accepted)
             request.chances[source] = super()._chances(request, source, self._limits.row_drafts)
@@ -124,7 +124,7 @@ class OverlappedSpeculation(Speculation):
         return super()._chances(request, source, count) if found is None else found[:count]
 
     def record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_usual: bool) -> None:
-        """Learn from the time of a step in which every part decodes."""
+        """Record the time of a step in which every part decodes."""
         if num_tokens == len(parts):
             if is_usual:
                 self._costs.record(num_tokens, seconds)

@@ -135,7 +135,7 @@ class RequestState:
 
     @property
     def _has_state(self) -> bool:
-        """Does it have a state, which could not go back, or no blocks?"""
+        """Return whether it has a recurrent state, which cannot be rewound after rejected drafts, or no lease."""
         return self.lease is None or self.lease.state is not None
 
     @property
@@ -294,7 +294,7 @@ class RequestState:
             self._update_plain_decode()
 
     def schedule_drafts(self, most: int, step_number: int) -> tuple[int, ...]:
-        """Record a part of its newest token and up to `most` drafts; return them. Empty: it takes more. Hot path."""
+        """Schedule its newest token with its drafts; return them. Empty: the general path must plan it. Hot path."""
         start, drafts = self.scheduled, self.drafts
         if not drafts or self.expected or len(self.tokens) != start + 1 or self._has_state:
             return ()
@@ -307,7 +307,7 @@ class RequestState:
         return (self.tokens[start], *drafts)
 
     def take_verified(self, part: Part, tokens: tuple[int, ...]) -> bool:
-        """Record the tokens of a part with drafts, if they do not end the request. Hot path."""
+        """Record the tokens of a part with drafts. False: the general path must, as they may end it. Hot path."""
         if not tokens or not 1 < part.num_logits == part.num_tokens or self._num_stale or self._has_state:
             return False
         if len(self.tokens) + len(tokens) >= self.max_total or not self.stops.isdisjoint(tokens):

@@ -1,8 +1,8 @@
-"""Decides in each step which running texts get drafts, and how many tokens of them.
+"""Decides in each step which running texts get drafts, and how many drafted tokens each gets.
 
-A step with drafts takes longer and yields more. With the probability that a drafted token is accepted, and measured
-step times, tokens are added while the expected tokens per second grow; with none that does, the step is the plain one.
-Where drafts do not pay, one is tried now and then, ever more rarely, and within a small share of the time.
+A step with drafts takes longer and yields more tokens. From acceptance rates and measured step times, drafted tokens
+are added while the expected tokens per second grow; if none does that, the step has no drafts. Where drafts do not pay,
+a single one is tried at growing intervals, within a small share of the time.
 """
 
 from __future__ import annotations
@@ -21,26 +21,29 @@ from quire.scheduler.stats import DraftStats
 from quire.scheduler.step_costs import StepCosts
 from quire.types.step import DraftCount, Part
 
-MAX_ROWS = 64  # rows of a step, beyond which drafts are not looked for: such steps are bound by arithmetic
-FEW_WITHOUT = 16  # steps without drafts, after which they are looked for less often: it takes time
-LOOK_EVERY = 4  # steps, then
-MAX_PATIENCE = 256  # skipped opportunities between two drafts that are tried though they do not pay
+MAX_ROWS = 64  # rows of a step; larger steps are bound by arithmetic, and drafters are not called
+FEW_WITHOUT = 16  # consecutive steps without drafts, after which drafters are called less often: a call takes time
+LOOK_EVERY = 4  # steps between two calls then
+MAX_PATIENCE = 256  # most opportunities skipped between two drafts that are tried although they are not expected to pay
 PROBE_TOKENS = 1
-MAX_COMPARED = 48  # numbers of drafted tokens of which the best is chosen
-PROBE_SHARE = 0.003  # of the time of all steps, that such drafts may cost
-MIN_PROBABILITY = 0.05  # that a drafted token is reached and accepted: less is not looked at
+MAX_COMPARED = 48  # at most this many counts of drafted tokens are compared
+PROBE_SHARE = 0.003  # of the time of all steps: the most that drafts which are not expected to pay may cost
+MIN_PROBABILITY = 0.05  # that a drafted token is reached and accepted; less likely tokens are dropped
 
 
 class DraftCandidate(NamedTuple):
-    """The best draft of one text, with the tokens to expect of each of its own: the probability that it is reached and
-    accepted, and that the text's grammar would not have forced it."""
+    """The best draft of one text, with the expected gain of each drafted token.
+
+    The gain of a token is the probability that it is reached and accepted, times the probability that the text's
+    grammar would not have forced it anyway.
+    """
 
     state: RequestState
     request: RequestDrafts
     source: Source
     tokens: Sequence[int]
-    probabilities: list[float]
-    is_trial: bool = False  # it is verified whatever is expected of it
+    gains: list[float]  # expected tokens, one for each of `tokens`; may be shorter, the rest is too unlikely
+    is_trial: bool = False  # verified even if it is not expected to pay
 
 
 NO_LIMITS = DraftLimits()
@@ -55,7 +58,7 @@ class Speculation:
         limits: DraftLimits = NO_LIMITS,
         model: ProposesByModel | None = None,
     ) -> None:
-        """`model`: a drafter whose guesses take time. It is asked where the others have nothing better."""
+        """`model`: a drafter whose drafts take time. It drafts for texts without a better draft from the others."""
         self._drafters = drafters
         self._limits = limits
         every: Sequence[ProposesDrafts] = (*drafters, *([] if model is None else [model]))
@@ -65,12 +68,12 @@ class Speculation:
         self._model = None if model is None else ModelDrafts(model, limits)
         self._requests: dict[str, RequestDrafts] = {}
         self._pending: dict[str, Source] = {}  # sources of the drafts in the step in flight
-        self._passed_over: dict[str, DraftCandidate] = {}  # drafts in whose place those of the model are in it
+        self._passed_over: dict[str, DraftCandidate] = {}  # drafts that those of the model replaced in that step
         self.num_drafted: Counter[str] = Counter({each.name: 0 for each in every})
         self.num_accepted: Counter[str] = Counter({each.name: 0 for each in every})
         self._num_running = 0  # at the last plan
         self._num_without = 0  # steps without drafts since then, or since the number of running requests changed
-        self._probe_seconds = 0.0  # that drafts which are not expected to pay may take now
+        self._probe_seconds = 0.0  # budget for drafts that are not expected to pay
         self._num_drafts = 0
         self._num_by_length = [0] * (MAX_DRAFTS + 1)  # drafts, by how many of their tokens were accepted
 
@@ -104,11 +107,11 @@ class Speculation:
                 self._pending[candidate.state.sample_id] = candidate.source
 
     def wants_results(self, running: Sequence[RequestState]) -> bool:
-        """Should the steps in flight be collected before the next one is planned? Here it never finds one in flight."""
+        """Return whether the steps in flight must be collected before the next is planned. Here none is in flight."""
         return False
 
     def _can_pay(self, num_running: int) -> bool:
-        """Return whether drafts could pay with so many texts."""
+        """Return whether drafts could pay with this many running texts."""
         has_drafters = bool(self._drafters) or self._model is not None
         return has_drafters and 0 < num_running <= MAX_ROWS and self._costs.has_measurements
 
@@ -122,16 +125,16 @@ class Speculation:
                 if not draft.tokens:
                     continue
                 source = (drafter.name, draft.strength)
-                chances = self._gains(states[place], requests[place], source, len(draft.tokens))
+                gains = self._gains(states[place], requests[place], source, len(draft.tokens))
                 found = best[place]
-                if found is None or sum(chances) > sum(found.probabilities):
-                    best[place] = DraftCandidate(states[place], requests[place], source, draft.tokens, chances)
+                if found is None or sum(gains) > sum(found.gains):
+                    best[place] = DraftCandidate(states[place], requests[place], source, draft.tokens, gains)
         return [each for each in best if each is not None]
 
     def _with_model(
         self, model: ModelDrafts, states: Sequence[RequestState], found: list[DraftCandidate], num_running: int
     ) -> list[DraftCandidate]:
-        """Add drafts of the model for the texts that have none which promises as much, if they are expected to pay."""
+        """Add the model's drafts for texts where they are expected to gain more than those found and to pay."""
         model.begin_step()
         texts = self._texts_for_model(model, states, found)
         choice = self._model_choice(model, texts, num_running)
@@ -145,31 +148,31 @@ class Speculation:
         for state in chosen:
             request, tokens = self._request(state.sample_id), drafts[state.sample_id]
             if tokens:
-                chances = self._gains(state, request, model.source, len(tokens))
-                kept.append(DraftCandidate(state, request, model.source, tokens, chances, choice.is_trial))
+                gains = self._gains(state, request, model.source, len(tokens))
+                kept.append(DraftCandidate(state, request, model.source, tokens, gains, choice.is_trial))
         return kept
 
     def _texts_for_model(
         self, model: ModelDrafts, states: Sequence[RequestState], found: Sequence[DraftCandidate]
     ) -> list[DraftedText]:
-        """Return the texts for which the model promises more than the drafts that were found."""
-        expected = {each.state.sample_id: 1.0 + sum(each.probabilities) for each in found}
+        """Return the texts for which the model's drafts are expected to gain more than the drafts that were found."""
+        expected = {each.state.sample_id: 1.0 + sum(each.gains) for each in found}
         share = model.share_of_step(self._costs.seconds(len(states)), len(states))
         texts = []
         for state in states:
             request = self._request(state.sample_id)
-            chances = self._gains(state, request, model.source, model.max_drafts)
-            if (1.0 + sum(chances)) * share > expected.get(state.sample_id, 0.0):
-                texts.append(DraftedText(state, request, chances))
+            gains = self._gains(state, request, model.source, model.max_drafts)
+            if (1.0 + sum(gains)) * share > expected.get(state.sample_id, 0.0):
+                texts.append(DraftedText(state, request, gains))
         return texts
 
     def _model_choice(self, model: ModelDrafts, texts: Sequence[DraftedText], num_running: int) -> ModelChoice:
-        """Return what the model had best do now."""
+        """Return the model's best action in this step."""
         plain = self._costs.seconds(num_running)
         return model.choose(texts, num_running, plain, partial(self._drafted_seconds, num_running))
 
     def _gains(self, state: RequestState, request: RequestDrafts, source: Source, count: int) -> list[float]:
-        """Return the tokens to expect of each drafted one. What a grammar would force without a draft is no gain."""
+        """Return the expected gain of each drafted token. A token that the grammar forces anyway is no gain."""
         chances = self._chances(request, source, count)
         if not state.num_forced:
             return chances
@@ -185,12 +188,12 @@ class Speculation:
         return chances
 
     def _best_counts(self, candidates: list[DraftCandidate], num_running: int) -> list[int]:
-        """Return how many tokens of each draft make the step yield most tokens per second."""
+        """Return the number of tokens of each draft that maximizes the step's expected tokens per second."""
         order = sorted(
-            ((chance, place) for place, each in enumerate(candidates) for chance in each.probabilities), reverse=True
-        )  # a draft's chances fall, so its tokens stay in their order
+            ((gain, place) for place, each in enumerate(candidates) for gain in each.gains), reverse=True
+        )  # the gains of a draft never rise, so its tokens stay in order
         del order[max(0, min(self._limits.step_drafts, self._limits.step_tokens - num_running)) :]
-        expected = list(accumulate((chance for chance, _ in order), initial=float(num_running)))
+        expected = list(accumulate((gain for gain, _ in order), initial=float(num_running)))
         plain = best_rate = num_running / self._costs.seconds(num_running)
         num_best, step = 0, 1 + len(order) // MAX_COMPARED
         for index in range(step, len(expected), step):
@@ -205,11 +208,11 @@ class Speculation:
         return counts
 
     def _drafted_seconds(self, num_running: int, num_tokens: int) -> float:
-        """Return the expected seconds of a step with drafts of so many texts."""
+        """Return the expected seconds of a step of `num_tokens` that verifies drafts."""
         return self._costs.seconds(num_tokens)
 
     def _probe(self, candidate: DraftCandidate, num_tokens: int) -> int:
-        """Return how many tokens to try of a draft that is not expected to pay, in a step of `num_tokens` so far."""
+        """Return how many tokens to try of a draft that is not expected to pay. The step has `num_tokens` so far."""
         request, seconds = candidate.request, self._costs.seconds
         request.num_skipped += 1
         if request.num_skipped < request.patience:
@@ -230,12 +233,12 @@ class Speculation:
     # ── results ──
 
     def record(self, sample_id: str, num_drafts: int, tokens: Sequence[int]) -> tuple[DraftCount, ...]:
-        """Learn how many drafts of a text were accepted, all but one of its new tokens; return the counts."""
+        """Record how many drafts of a text were accepted: all of its new tokens but one. Return the counts."""
         source = self._pending.pop(sample_id, None)
         passed_over = self._passed_over.pop(sample_id, None) if self._passed_over else None
         if source is None or not tokens or not num_drafts:
             return ()
-        if passed_over is not None:  # the tokens tell what would have been accepted of it
+        if passed_over is not None:  # the new tokens show how many of its tokens would have been accepted
             known = passed_over.tokens[: len(tokens)]
             right = next((at for at, token in enumerate(known) if token != tokens[at]), len(known))
             self._learn(passed_over.request, passed_over.source, len(known), right)
@@ -251,7 +254,7 @@ class Speculation:
         self._acceptance.record(request, source, num_drafts, num_accepted)
 
     def record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_usual: bool) -> None:
-        """Learn from the time of a step. `is_usual`: the device waited for its plan no longer than plain steps do."""
+        """Record the time of a step. `is_usual`: the device waited for its plan no longer than for plain steps."""
         if self._drafters or self._model is not None:
             is_decoding = num_tokens == len(parts) or all(part.num_logits == part.num_tokens for part in parts)
             self._costs.record(num_tokens, seconds, is_decoding)
@@ -268,7 +271,7 @@ class Speculation:
         return DraftStats(dict(self.num_drafted), dict(self.num_accepted), self._num_drafts, at_least[1:])
 
     def forget(self, sample_id: str) -> None:
-        """Drop what is kept of a text that has ended."""
+        """Drop the records of a text that has ended."""
         for kept in (self._requests, self._pending, self._passed_over):
             kept.pop(sample_id, None)
         for drafter in self._drafters:

@@ -43,7 +43,7 @@ class StepBuilder:
 
     @property
     def is_usual(self) -> bool:
-        """Was it planned as plain steps of its texts are: with another one in flight, unless all await each result?"""
+        """Return whether it was planned like a plain step: with another in flight, unless all texts await results."""
         return self._is_overlapped or all(state.request.is_constrained for state in self.states)
 
     def max_tokens_of(self, state: RequestState) -> int:
@@ -92,7 +92,7 @@ class StepBuilder:
         return part.num_tokens
 
     def add_drafts(self, state: RequestState, tokens: tuple[int, ...]) -> int:
-        """Add a part of a request's newest token and drafts, which is scheduled. Return the number of drafts."""
+        """Add the part that `schedule_drafts` returned: a newest token and its drafts. Return the number of drafts."""
         self.parts.append(draft_part(state.sample_id, state.row, state.scheduled - 1, tokens))
         self.states.append(state)
         self.budget -= len(tokens)

@@ -49,7 +49,7 @@ class StepCosts:
         return bool(self._decoding)
 
     def record(self, num_tokens: int, seconds: float, is_decoding: bool = True) -> None:
-        """Learn from a step. `is_decoding`: every token yields logits. A step in which requests only join has none."""
+        """Record a step's time. `is_decoding`: every token yields logits. Steps without tokens (joins) are ignored."""
         if seconds <= 0.0 or not num_tokens:
             return
         self._num_steps += 1

@@ -1,7 +1,7 @@
-"""Finds words in sound: by the attention of some of the decoder's heads, each token gets the time at which it ends.
+"""Computes word timestamps: the attention of some decoder heads gives the time at which each token ends.
 
-As Whisper does it: the attention of each head is normed over the tokens, smoothed over time by a median, and averaged;
-then the cheapest way through tokens and time that never goes back says when each token is spoken.
+As in Whisper, the attention of each head is normalized over the tokens, smoothed over time by a median filter, and
+averaged; the cheapest monotonic path through tokens and time (dynamic time warping) gives the time of each token.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from quire.types.speech import SpokenWord
 
 Array = NDArray[Any]
 WITHOUT_SPACES = frozenset(("zh", "ja", "th", "lo", "my", "yue"))
-OPENING, CLOSING = "\"'“¡¿([{-", "\"'.。,，!！?？:：”)]}、"  # joined to the next word, to the one before
-ALONE = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"  # begin a word of their own, before these are joined
+OPENING, CLOSING = "\"'“¡¿([{-", "\"'.。,，!！?？:：”)]}、"  # joined to the next word, to the previous one
+ALONE = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"  # separate words until OPENING and CLOSING are joined
 UNKNOWN = "\ufffd"
 
 
 def end_times(rows: bytes, num_prompt: int, num_tokens: int, num_steps: int, model: SpeechModel) -> list[float]:
-    """The time at which each token of a text ends, in seconds of its window.
+    """Return the time at which each token of a text ends, in seconds from the start of its window.
 
     `rows`: queries of the prompt and the text, then keys of the sound. `num_steps`: of the sound, without the silence
     that fills its window.
@@ -41,7 +41,7 @@ def end_times(rows: bytes, num_prompt: int, num_tokens: int, num_steps: int, mod
 
 
 def median_filter(x: Array, width: int) -> Array:
-    """The median of each number and its neighbours along the last axis; beyond the ends they are mirrored."""
+    """Return the running median along the last axis, with the ends mirrored."""
     half = width // 2
     if x.shape[-1] <= half:
         return x
@@ -52,10 +52,10 @@ def median_filter(x: Array, width: int) -> Array:
 
 
 def first_steps(costs: Array) -> list[int]:
-    """For each row of `costs` [tokens, steps], the first step of the cheapest way through all of them.
+    """Return, for each row of `costs` [tokens, steps], the first step of the cheapest path through all rows.
 
-    From one place the way goes to the next step, the next token, or both. All places whose token and step have one sum
-    are computed at once. Sums are float32, and of equal ones the next step is taken, as in other implementations.
+    From each cell the path goes to the next step, the next token, or both. Cells on one antidiagonal are computed at
+    once. Sums are float32, and ties take the next step, as in other implementations.
     """
     num_tokens, num_steps = costs.shape
     sums = np.full((num_tokens + 1, num_steps + 1), np.inf, np.float32)
@@ -94,7 +94,7 @@ Group = tuple[str, list[int]]  # a text, and the places of its tokens
 
 
 def _characters(tokens: Sequence[int], coder: TextCoder) -> list[Group]:
-    """The least groups of tokens that are whole characters."""
+    """Return the smallest groups of tokens that decode to whole characters."""
     whole, found, held, at = coder.decode(tokens), list[Group](), list[int](), 0
     for place in range(len(tokens)):
         held.append(place)
@@ -119,7 +119,7 @@ def _by_spaces(groups: Iterable[Group]) -> list[Group]:
 
 
 def _with_punctuation(words: Sequence[Group]) -> list[Group]:
-    """Join opening punctuation to the word behind it, and closing punctuation to the one before it."""
+    """Join opening punctuation to the next word, and closing punctuation to the previous word."""
     behind: list[Group] = []
     for text, places in reversed(words):
         if behind and text.startswith(" ") and text.strip() in OPENING:

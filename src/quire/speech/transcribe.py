@@ -29,14 +29,14 @@ from quire.types.speech_rules import SpeechRules
 
 Array = NDArray[Any]
 FRAMES_PER_TOKEN = 2
-TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # one after the other, as in Whisper's own program
-MAX_RATIO, LEAST_MEAN, MAX_SILENCE = 2.4, -1.0, 0.6  # of compression, of log probabilities, of a probability
+TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # tried in this order, as in Whisper's own program
+MAX_RATIO, LEAST_MEAN, MAX_SILENCE = 2.4, -1.0, 0.6  # compression ratio, mean logprob, no-speech probability
 SEED = 0  # the same recording has the same text
 Conversation = Generator[SpeechRequest | Segment, SpeechAnswer | None, Transcript]
 
 
 def transcribe(model: SpeechModel, samples: Array, options: SpeechOptions) -> Conversation:
-    """Transcribe samples of 16 kHz. Options that the model cannot honour are refused before the first request."""
+    """Transcribe samples of 16 kHz. Options that the model does not support are refused before the first request."""
     task = _Task.of(model, options, is_long=len(samples) > model.front_end.window_samples)
     seek, segments, texts, num_tokens = 0, list[Segment](), list[str](), 0  # seek: in samples
     language = options.language
@@ -70,7 +70,7 @@ def transcribe(model: SpeechModel, samples: Array, options: SpeechOptions) -> Co
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What all windows of a recording have in common."""
+    """The options and the prompt that all windows of a recording share."""
 
     model: SpeechModel
     options: SpeechOptions
@@ -83,7 +83,7 @@ class _Task:
             model.language_token(options.language)
         elif options.language not in (None, "en") or (options.translate and not model.is_multilingual):
             asked = "translate" if options.translate else f"transcribe the language {options.language!r}"
-            raise InvalidRequest(f"This model knows English alone: it cannot {asked}.", field="language")
+            raise InvalidRequest(f"This model supports only English: it cannot {asked}.", field="language")
         before: tuple[int, ...] = ()
         if options.prompt.strip():
             if PREVIOUS not in model.special:
@@ -93,8 +93,8 @@ class _Task:
             before = (model.special[PREVIOUS], *list(text)[-most:])
         if options.has_words and not model.num_aligned:
             raise InvalidRequest(
-                "This model's generation_config.json names no alignment_heads, by which words are found: ask for the "
-                "times of segments.",
+                "This model's generation_config.json has no alignment_heads, which word timestamps need: use segment "
+                "timestamps.",
                 field="timestamp_granularities",
             )
         return cls(model, options, before, options.has_times or options.has_words or is_long)
@@ -134,23 +134,23 @@ class Heard(NamedTuple):
     silence: float  # the probability that there is no speech
     ratio: float  # of compression
     num_tokens: int = 0  # that the model wrote, in all attempts
-    is_silent: bool = False  # there is no speech: what the model wrote is not kept
+    is_silent: bool = False  # there is no speech: the model's text is dropped
 
     @property
     def mean(self) -> float:
-        """The mean log probability of its tokens."""
+        """Return the mean log probability of its tokens."""
         return sum(self.answer.logprobs) / max(len(self.answer.logprobs), 1)
 
     @property
     def is_good(self) -> bool:
-        """Is it likely, and not one phrase again and again?"""
+        """Return whether the text is likely enough and not repetitive."""
         return self.ratio <= MAX_RATIO and self.mean >= LEAST_MEAN
 
 
 def hear(
     task: _Task, source: EncoderInput, language: str | None
 ) -> Generator[SpeechRequest, SpeechAnswer | None, Heard]:
-    """Write the text of a window. If no temperature is asked for, a poor text is written again with a higher one."""
+    """Transcribe a window. If the options set no temperature, a poor text is tried again with higher ones."""
     model, chosen = task.model, task.options.temperature
     silence = (yield from _silence(model, source)) if task.has_times or chosen is None else 0.0
     attempts: list[Heard] = []
@@ -170,7 +170,7 @@ def hear(
 
 
 def compression(text: str) -> float:
-    """How well a text can be compressed: 1 and less for few words, more for repetitions."""
+    """Return the compression ratio of a text: 1 or less for few words, more for repetitions."""
     data = text.encode()
     return len(data) / len(zlib.compress(data)) if data else 0.0
 
@@ -196,7 +196,7 @@ def _source(model: SpeechModel, window: Array) -> EncoderInput:
 
 
 def _one_token(source: EncoderInput, model: SpeechModel, allowed: Sequence[int]) -> SpeechRequest:
-    """The likeliest of some tokens after the start, and its probability among all."""
+    """Return a request for the likeliest of these tokens after the start token, with its log probability."""
     sampling = SamplingParams(temperature=0.0, max_tokens=1, allowed_token_ids=allowed, logprobs=0, speculate="off")
     return SpeechRequest(source, (model.special[START],), sampling, SpeechRules())
 
@@ -211,7 +211,7 @@ def _detect(model: SpeechModel, source: EncoderInput) -> Generator[SpeechRequest
 
 
 def _silence(model: SpeechModel, source: EncoderInput) -> Generator[SpeechRequest, SpeechAnswer | None, float]:
-    """Return the probability that nobody speaks."""
+    """Return the probability that the window has no speech."""
     if model.no_speech is None:
         return 0.0
     answer = yield _one_token(source, model, (model.no_speech,))
@@ -224,7 +224,7 @@ def cut_segments(
 ) -> tuple[list[tuple[float, float, tuple[int, ...]]], int]:
     """Cut a window's tokens at its timestamps: start, end and text tokens of each segment, and the samples used.
 
-    Text behind the last whole segment is left to the next window, unless no segment is whole.
+    Text after the last whole segment is left to the next window, unless no segment is whole.
     """
     first = model.first_timestamp
     written = [token for token in tokens if token != model.end]

@@ -33,9 +33,9 @@ class EmbeddingRules:
     labels: tuple[str, ...] = ()  # of classes
     activation: str | None = None  # from a score to the answer; None: Sigmoid for one class, else none
     has_independent_classes: bool = False  # a text may be of several
-    judges: bool = False  # the scores are logits of the answers: yes, and no if there are two
-    pair: PairPrompt | None = None  # the text around two texts that are scored; None: tokens alone
-    opens_answer: bool = False  # such a prompt ends where an answer begins
+    judges: bool = False  # the scores are logits of answers: yes, and no if there are two
+    pair: PairPrompt | None = None  # the prompt around two texts that are scored; None: the tokenizer joins them
+    opens_answer: bool = False  # that prompt ends with the template's generation prompt
 
     def prompt_for(self, name: str | None) -> str | None:
         """Return the prompt of this name, or the default one. None: there is none of this name."""
@@ -72,14 +72,14 @@ def read_rules(folder: Path, metadata: Mapping[str, Any]) -> EmbeddingRules:
 
 
 def gguf_rules(metadata: Mapping[str, Any]) -> EmbeddingRules:
-    """What a GGUF file says: a reranker's classes, and that its scores are logits of yes and no."""
+    """Read the rules of a GGUF file: a reranker's classes, and whether its scores are logits of yes and no."""
     labels = metadata.get(f"{metadata.get('general.architecture')}.classifier.output_labels") or ()
     judges = bool(metadata.get(ANSWERS)) or (RANK_TEMPLATE in metadata and tuple(labels) == YES_NO)
     return EmbeddingRules(labels=YES_NO if judges else tuple(map(str, labels)), judges=judges)
 
 
 def _opens_answer(given: Any) -> bool:
-    """What a folder passes to its chat template. Other variables of templates are refused."""
+    """Return the folder's `add_generation_prompt` for its chat template. Other template variables are refused."""
     variables = given.get("chat_template") if isinstance(given, Mapping) else None
     variables = dict(variables) if isinstance(variables, Mapping) else {}
     opens = variables.pop("add_generation_prompt", False)

@@ -1,7 +1,7 @@
-"""The vocabulary of a Marian model: text is cut by source.spm (SentencePiece), and vocab.json has the pieces' ids.
+"""The vocabulary of a Marian model: source.spm (SentencePiece) splits text into pieces, and vocab.json has their ids.
 
-A piece of source.spm that vocab.json lacks becomes the unknown token. Names of languages such as >>fra<< are tokens, of
-which a text has one at its beginning.
+A piece that vocab.json lacks becomes the unknown token. Language codes such as >>fra<< are tokens, of which a text has
+one at its beginning.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from quire.text.gguf_vocab import TokenType, set_normalizer
 from quire.text.pieces import PieceStyle
 from quire.text.vocabulary import Vocabulary
 
-UNSEEN = "\uffff"  # before the name of a piece that no text may become
+UNSEEN = "\uffff"  # prefix for pieces that text is never split into
 SPECIAL = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # how protocol buffers store a field
 
 
 class SentencePieces(NamedTuple):
-    """What a file of SentencePiece says."""
+    """The contents of a SentencePiece file."""
 
-    scores: Mapping[str, float]  # of the pieces that text may become
+    scores: Mapping[str, float]  # of the pieces that text is split into
     options: Mapping[str, Any]  # of its normalizer, under the names of GGUF files
     is_unigram: bool
 
     def get(self, name: str, default: Any) -> Any:
-        """An option of the normalizer."""
+        """Return an option of the normalizer."""
         return self.options.get(name, default)
 
 
 def has_marian_files(folder: Path) -> bool:
-    """Does the folder have these files, and no tokenizer.json?"""
+    """Return whether the folder has these files and no tokenizer.json."""
     return (folder / SOURCE_PIECES).is_file() and not (folder / TOKENIZER).is_file()
 
 
@@ -53,7 +53,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
         raise UnsupportedTokenizer(f"{VOCAB} lacks {' and '.join(missing)}.")
     source = read_pieces(folder / SOURCE_PIECES)
     if not source.is_unigram:
-        raise UnsupportedTokenizer(f"{SOURCE_PIECES} is no unigram model, and only these are supported.")
+        raise UnsupportedTokenizer(f"{SOURCE_PIECES} is not a unigram model; only unigram models are supported.")
     special = {ids[text] for text in named.values() if text in ids}
     codes = {i for text, i in ids.items() if text.startswith(">>") and text.endswith("<<")}
     texts = {i: text for text, i in ids.items()}
@@ -97,7 +97,7 @@ def _named(config: Mapping[str, Any], name: str, default: str) -> str:
 
 
 def read_pieces(path: Path) -> SentencePieces:
-    """Read a file: pieces with their scores, and its normalizer. A damaged one is refused."""
+    """Read the pieces with their scores, and the normalizer. A damaged file is refused."""
     scores: dict[str, float] = {}
     options: dict[str, Any] = {}
     kind = 1
@@ -114,14 +114,14 @@ def read_pieces(path: Path) -> SentencePieces:
                 options = {"precompiled_charsmap": found.get(2, b""), "add_space_prefix": bool(found.get(3, 1)),
                            "remove_extra_whitespaces": bool(found.get(4, 1))}  # fmt: skip
     except (OSError, ValueError, KeyError, IndexError, AttributeError, TypeError, struct.error) as error:
-        raise UnsupportedTokenizer(f"{path.name} cannot be read as a file of SentencePiece: {error}") from None
+        raise UnsupportedTokenizer(f"{path.name} cannot be read as a SentencePiece file: {error}") from None
     if not scores:
         raise UnsupportedTokenizer(f"{path.name} has no pieces.")
     return SentencePieces(scores, options, kind == 1)
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message of protocol buffers: the number of each, and its integer or its bytes."""
+    """Yield the fields of a protocol buffer message: the number of each, and its integer or bytes."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -132,13 +132,13 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
             continue
         size, at = _varint(data, at) if kind == _BYTES else ({_FIXED32: 4, _FIXED64: 8}[kind], at)
         if at + size > len(data):
-            raise ValueError("it ends early")
+            raise ValueError("the file ends early")
         yield key >> 3, data[at : at + size]
         at += size
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits in each byte, lowest first, and the place behind it."""
+    """Return a varint (seven bits per byte, lowest first) and the position after it."""
     value, shift = 0, 0
     while True:
         byte = data[at]

@@ -1,4 +1,4 @@
-"""The text around a query and a document that a decoder judges, such as that of Qwen3-Reranker."""
+"""Prompts of rerankers that are decoders, such as Qwen3-Reranker: the text around a query and a document."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROLES = ("query", "document")
 
 
 class PairParts(NamedTuple):
-    """What stands before the query, between the two, and behind the document."""
+    """The text before the query, between the two, and after the document."""
 
     before: str
     between: str
@@ -39,13 +39,13 @@ class PairPrompt(Protocol):
 
 
 class WrittenPrompt:
-    """A text with {query} and {document} in it, and with an instruction that can be replaced."""
+    """A prompt with the fields {query} and {document}, and an instruction that can be replaced."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     def parts(self, instruction: str | None) -> PairParts:
-        """The parts, with another instruction if one is given."""
+        """Return the parts, with another instruction if one is given."""
         text = self._text
         if instruction is not None and INSTRUCTION not in text:
             raise no_instruction()
@@ -57,15 +57,15 @@ class WrittenPrompt:
 
 
 class RenderedPrompt:
-    """A chat template with the roles query and document, as sentence-transformers has them; the instruction is that of
-    the system."""
+    """A chat template with the roles query and document, as in sentence-transformers. The instruction is the system
+    message."""
 
     def __init__(self, template: Any, rules: EmbeddingRules) -> None:
         self._template, self._default = template, rules.prompt_for(None)
         self._opens_answer = rules.opens_answer
 
     def parts(self, instruction: str | None) -> PairParts:
-        """The parts, as the template writes them."""
+        """Return the parts that the template renders."""
         chosen = self._default if instruction is None else instruction
         system = [{"role": "system", "content": chosen}] if chosen else []
         messages = [*system, {"role": ROLES[0], "content": QUERY}, {"role": ROLES[1], "content": DOCUMENT}]
@@ -73,12 +73,12 @@ class RenderedPrompt:
         before, has_query, rest = text.partition(QUERY)
         between, has_document, behind = rest.partition(DOCUMENT)
         if not has_query or not has_document:
-            raise InvalidRequest("The model's chat template does not write a query and a document.", field="model")
+            raise InvalidRequest("The model's chat template does not render a query and a document.", field="model")
         return PairParts(before, between, behind)
 
 
 def pair_prompt_of(template: Any, metadata: Mapping[str, Any], rules: EmbeddingRules) -> PairPrompt | None:
-    """The prompt of a model: as its files say, or that of Qwen3-Reranker. None: it has none."""
+    """Return the prompt in the model's files, or that of Qwen3-Reranker. None: the model has none."""
     if written := metadata.get(RANK_TEMPLATE):
         return WrittenPrompt(str(written))
     classes = [str(each) for each in metadata.get("architectures") or ()]
@@ -104,8 +104,8 @@ def encode_judged(
 ) -> tuple[int, ...]:
     """Encode a query and a document in their prompt. If there is no room for all of it, the document is cut.
 
-    Names of special tokens in the two texts are just text, unless the client has written the prompt itself: then the
-    query begins as the prompt does.
+    Names of special tokens in the two texts are encoded as text, unless the client has formatted the prompt itself:
+    then the query begins with the first words of the prompt.
     """
     before, between, behind = prompt.parts(instruction)
     head, opening = _split_last(tokenizer, before)
@@ -124,19 +124,19 @@ def encode_judged(
 
 
 def no_instruction() -> InvalidRequest:
-    """The error of an instruction for a model that reads none."""
-    return InvalidRequest("This model reads no instruction: leave instruction out.", field="instruction")
+    """Return the error for an instruction that the model cannot use."""
+    return InvalidRequest("This model does not use an instruction: leave `instruction` out.", field="instruction")
 
 
 def _split_last(tokenizer: Tokenizer, text: str) -> tuple[str, str]:
-    """The text up to the end of the last special token in it, and what is behind that."""
+    """Split a text after its last special token."""
     ends = [place + len(name) for name in tokenizer.special_names if (place := text.rfind(name)) >= 0]
     last = max(ends, default=0)
     return text[:last], text[last:]
 
 
 def _split_first(tokenizer: Tokenizer, text: str) -> tuple[str, str]:
-    """The text before the first special token in it, and that token with all behind it."""
+    """Split a text before its first special token."""
     places = [place for name in tokenizer.special_names if (place := text.find(name)) >= 0]
     first = min(places, default=len(text))
     return text[:first], text[first:]

@@ -1,1 +1,1 @@
-"""KV blocks between engines: frames, proofs of the shared secret, transports, and the two ends of a transfer."""
+"""Transfer of KV blocks between engines: frames, authentication, transports, and the two ends of a transfer."""

@@ -1,4 +1,4 @@
-"""What the blocks of an engine are."""
+"""The layout and sizes of an engine's KV blocks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BlockForm:
-    """What the blocks of an engine are: two engines exchange them if both have the same layout."""
+    """Layout and sizes of blocks. Two engines exchange blocks only if their layouts are equal."""
 
     layout: str
     block_tokens: int
-    part_bytes: tuple[int, ...]  # of a block of all tokens, of each window group's, and of a state (0: there is none)
-    has_own_memory: bool = False  # they lie in memory that is not the host's
+    part_bytes: tuple[int, ...]  # of a full-attention block, of a block of each window group, of a state (0: none)
+    has_own_memory: bool = False  # the blocks are in device memory, not in host memory
 
     @property
     def max_bytes(self) -> int:

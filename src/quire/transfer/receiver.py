@@ -1,7 +1,7 @@
 """The end that fetches blocks: one thread for each prefix.
 
-It checks every frame's tag, the order of the blocks, the digest of the tokens that each stands for, and its size. What
-is wrong, late or lost ends the fetch; the blocks before it are kept, and the engine computes the rest.
+It checks every frame's tag, and the order, size and token digest of every block. A block that is wrong, late or lost
+ends the fetch; the blocks before it are kept, and the engine computes the rest.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from quire.types.digests import little_endian, path_digests, root_digest
 from quire.types.request import CacheKey
 from quire.types.transfer import PrefixSource, TransferConfig
 
-MAX_QUEUED = 8 << 20  # bytes that wait for the engine's loop
+MAX_QUEUED = 8 << 20  # bytes of received blocks that the engine's loop has not taken
 CONNECT_SECONDS = 2.0
 TOKEN_BYTES = 4
 
@@ -49,31 +49,31 @@ class IncomingBlock(NamedTuple):
     """The bytes of one block."""
 
     place: int
-    parts: tuple[bytes, ...]  # of the block of all tokens, of window groups, of the state; empty: none
+    parts: tuple[bytes, ...]  # of the full-attention block, of window groups, of the state; empty: none
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixWish:
-    """The blocks that a request is missing."""
+    """The blocks that a request is missing, and the engine to fetch them from."""
 
     source: PrefixSource
     key: CacheKey
-    tokens: array[int]  # of all wanted blocks and one more
-    first: int  # blocks that are here
+    tokens: array[int]  # of all requested blocks and one more
+    first: int  # number of blocks that are already here
     account: str = ""
     weight: float = 1.0
     priority: int = 0
 
 
 class Fetch:
-    """One transfer, between its thread and the engine's loop. `wake` is called from the thread."""
+    """One transfer, shared by its thread and the engine's loop. `wake` is called from the thread."""
 
     def __init__(self, wish: PrefixWish, form: BlockForm, config: TransferConfig, wake: Callable[[], None]) -> None:
         self.wish = wish
-        self.error = ""  # why it ended early; empty: it has not, or has everything that the sender has
-        self.is_over = False  # no more blocks will come
-        self.num_bytes = 0  # that have come
-        self.busy_seconds = 0.0  # that these bytes took to come and to be checked, without waiting for them
+        self.error = ""  # why it ended early; empty: it did not
+        self.is_over = False  # no more blocks will arrive
+        self.num_bytes = 0  # received
+        self.busy_seconds = 0.0  # spent receiving and checking these bytes, without waiting for them
         self.num_computed = 0  # tokens that the sender computed for this
         self._form = form
         self._config = config
@@ -89,11 +89,11 @@ class Fetch:
 
     @property
     def has_blocks(self) -> bool:
-        """Are there blocks that the loop has not taken?"""
+        """Return whether there are blocks that the loop has not taken."""
         return bool(self._blocks)
 
     def take(self, max_bytes: int) -> list[IncomingBlock]:
-        """Return blocks that have come, about `max_bytes` of them. Called by the loop."""
+        """Return received blocks, about `max_bytes` of them. Called by the loop."""
         blocks, num_bytes = list[IncomingBlock](), 0
         with self._changed:
             while self._blocks and num_bytes < max_bytes:
@@ -103,8 +103,8 @@ class Fetch:
             self._changed.notify()
         return blocks
 
-    def cancel(self, why: str = "it is not wanted any more") -> None:
-        """End it: what comes from now on is dropped. Called by the loop."""
+    def cancel(self, why: str = "the fetch was cancelled") -> None:
+        """End the fetch and drop what arrives from now on. Called by the loop."""
         with self._changed:
             self._is_cancelled = True
             self.error = self.error or why
@@ -144,9 +144,9 @@ class Fetch:
             self._ask(channel, sides)
             begin = channel.receive(self._patience).body
             if isinstance(begin, Refused):
-                raise TransferBroken(f"it refuses: {begin.why}")
+                raise TransferBroken(f"the other engine refused: {begin.why}")
             if not isinstance(begin, Begin) or begin.transport not in sides:
-                raise TransferBroken("it chose a transport that was not offered")
+                raise TransferBroken("the other engine chose a transport that was not offered")
             try:
                 sides[begin.transport].accept(begin.offer)
             except ValueError as error:
@@ -165,7 +165,7 @@ class Fetch:
     def _ask(self, channel: BlockChannel, sides: dict[str, ReceivingSide]) -> None:
         hello = channel.receive(CONNECT_SECONDS).body
         if not isinstance(hello, Greeting) or hello.version != VERSION or len(hello.nonce) != NONCE_BYTES:
-            raise TransferBroken("it is no Quire engine of this version")
+            raise TransferBroken("the other end is not a Quire engine of this version")
         nonce, secret, wish = new_nonce(), self._config.transfer_secret or "", self.wish
         nonces = hello.nonce + nonce
         channel.secure(DirectionKey(secret, nonces, TO_SENDER), DirectionKey(secret, nonces, TO_RECEIVER))
@@ -192,7 +192,7 @@ class Fetch:
         while True:
             left = last + self._patience - time.monotonic()
             if left <= 0.0:
-                raise TransferBroken("no block came in time")
+                raise TransferBroken("no block arrived in time")
             frame = channel.receive(left, self._form.max_bytes, is_checked=False)
             if isinstance(frame.body, Block):
                 self._put(self._checked_block(channel, side, frame, place, digests))
@@ -203,30 +203,30 @@ class Fetch:
             if isinstance(frame.body, End):
                 self.num_computed = max(0, min(frame.body.num_computed, len(wish.tokens)))
                 if frame.body.num_sent != place - wish.first:
-                    raise TransferBroken("some of its blocks are lost")
+                    raise TransferBroken("some blocks were lost")
                 return
             if isinstance(frame.body, Refused):
-                raise TransferBroken(f"it refuses: {frame.body.why}")
+                raise TransferBroken(f"the other engine refused: {frame.body.why}")
             if not isinstance(frame.body, StillComputing):
-                raise TransferBroken("it sent something else than blocks")
+                raise TransferBroken("the other engine sent an unexpected frame instead of a block")
 
     def _checked_block(
         self, channel: BlockChannel, side: ReceivingSide, frame: TaggedFrame, place: int, digests: list[bytes]
     ) -> IncomingBlock:
-        """Return the block of a frame. Raises if it is not the expected one, or its bytes are not those sent."""
+        """Return the block of a frame. Raises if it is not the expected block, or its bytes do not match the tag."""
         body: Block = frame.body
         sizes, expected = body.parts, self._form.part_bytes
         if len(sizes) != len(expected) or sizes[0] != expected[0]:
-            raise TransferBroken("a block has another size")
+            raise TransferBroken("a block has the wrong size")
         if any(size not in (0, whole) for size, whole in zip(sizes, expected, strict=True)):
-            raise TransferBroken("a part of a block has another size")
+            raise TransferBroken("a part of a block has the wrong size")
         try:
             data = side.take(Parcel(body.ticket, frame.payload), sum(sizes), self._patience)
         except ValueError as error:
             raise TransferBroken(str(error)) from None
         channel.check(frame, data)
         if body.place != place or place >= len(digests) or body.digest != digests[place]:
-            raise TransferBroken("a block of other tokens came")
+            raise TransferBroken("a block of other tokens arrived")
         if body.ticket:
             channel.send(Freed(body.ticket))
         parts, at = [], 0
@@ -240,7 +240,7 @@ class Fetch:
         with self._changed:
             self._changed.wait_for(lambda: self._queued < MAX_QUEUED or self._is_cancelled)
             if self._is_cancelled:
-                raise TransferBroken("it is not wanted any more")
+                raise TransferBroken("the fetch was cancelled")
             self._blocks.append(block)
             self._queued += num_bytes
             self.num_bytes += num_bytes

@@ -1,7 +1,7 @@
 """The end that sends blocks: a listener, and a thread for each engine that fetches.
 
-The engine's loop fills an `Export` with blocks as they are computed; the connection's thread empties it. What waits
-there is bounded, so a slow receiver costs memory for a few blocks and no time of the loop.
+The engine's loop adds blocks to an `Export` as they are computed; the connection's thread sends them. The queue between
+them is bounded, so a slow receiver costs the memory of a few blocks and does not delay the loop.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ from quire.types.transfer import TransferConfig
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 32
-MAX_QUEUED = 8 << 20  # bytes of one export that wait to be sent
-GREETING_SECONDS = 5.0  # that a new connection may take to send its Want
-ALIVE_SECONDS = 0.25  # between two frames while nothing is to be sent
-FREE_SECONDS = 30.0  # that a receiver may take to free a slot
+MAX_QUEUED = 8 << 20  # bytes of one export's queue
+GREETING_SECONDS = 5.0  # timeout for the Want of a new connection
+ALIVE_SECONDS = 0.25  # between two keep-alive frames while there is nothing to send
+FREE_SECONDS = 30.0  # timeout for a receiver to free a slot
 
 
 class OutgoingBlock(NamedTuple):
     """The bytes of one block."""
 
     place: int
-    parts: tuple[bytes, ...]  # of the block of all tokens, of window groups, of the state; empty: none
+    parts: tuple[bytes, ...]  # of the full-attention block, of window groups, of the state; empty: none
 
 
 class Export:
-    """One transfer, between the engine's loop and the connection's thread."""
+    """One transfer, shared by the engine's loop and the connection's thread."""
 
     def __init__(self, want: Want, block_tokens: int) -> None:
         self.want = want
         self.key = CacheKey(*want.key)
         self.tokens = array("I", little_endian(want.tokens))
-        self.num_blocks = (len(self.tokens) - 1) // block_tokens  # that are wanted
-        self.next = want.first  # place of the next block to be read
-        self.is_gone = False  # the receiver does not want any more
+        self.num_blocks = (len(self.tokens) - 1) // block_tokens  # requested
+        self.next = want.first  # place of the next block to read
+        self.is_gone = False  # no more blocks are needed: the connection is closed, or all blocks are queued
         self._ready = threading.Condition()
         self._blocks: deque[OutgoingBlock] = deque()
         self._num_bytes = 0
@@ -73,7 +73,7 @@ class Export:
 
     @property
     def has_room(self) -> bool:
-        """May the loop add blocks?"""
+        """Return whether the loop may add blocks."""
         return self._num_bytes < MAX_QUEUED
 
     def put(self, block: OutgoingBlock) -> None:
@@ -85,13 +85,13 @@ class Export:
             self._ready.notify()
 
     def finish(self, end: End | Refused) -> None:
-        """There are no more blocks. Called by the loop."""
+        """End the export after the queued blocks. Called by the loop."""
         with self._ready:
             self._end = end
             self._ready.notify()
 
     def take(self, seconds: float) -> OutgoingBlock | End | Refused | None:
-        """Return the next block, or the end; None after so many seconds. Called by the connection's thread."""
+        """Return the next block, or the end; None if neither comes within `seconds`. Called by the sending thread."""
         with self._ready:
             self._ready.wait_for(lambda: self._blocks or self._end is not None, seconds)
             if self._blocks:
@@ -114,7 +114,7 @@ class BlockServer:
         assert config.transfer_secret is not None and form.max_bytes <= MAX_PAYLOAD
         self._secret = config.transfer_secret
         self._form = form
-        self._transports = usable_transports(config.transport, form.has_own_memory)  # some take a while to start
+        self._transports = usable_transports(config.transport, form.has_own_memory)  # here: NIXL takes 0.5 s to start
         self._on_export = on_export
         self._wake = wake
         self._channels: set[BlockChannel] = set()
@@ -125,7 +125,7 @@ class BlockServer:
         self._thread.start()
 
     def close(self) -> None:
-        """End the listener and all connections."""
+        """Close the listener and all connections."""
         self._is_open = False
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -169,18 +169,18 @@ class BlockServer:
             channel.close()
 
     def _greet(self, channel: BlockChannel) -> Want:
-        """Exchange nonces, and return what a receiver with the same secret wants."""
+        """Exchange nonces; return the request of a receiver with the same secret."""
         nonce = new_nonce()
         channel.send(Greeting(VERSION, nonce))
         frame = channel.receive(GREETING_SECONDS, is_checked=False)
         if not isinstance(frame.body, Want):
-            raise TransferBroken("it did not say what it wants")
+            raise TransferBroken("the first frame is not a Want")
         nonces = nonce + frame.body.nonce
         sending, receiving = (DirectionKey(self._secret, nonces, way) for way in (TO_RECEIVER, TO_SENDER))
         channel.secure(sending, receiving, num_received=1)
         channel.check(frame, b"")
         if len(frame.body.tokens) % 4:
-            raise TransferBroken("it sent no whole tokens")
+            raise TransferBroken("the tokens are not a multiple of 4 bytes")
         return frame.body
 
     def _send_all(self, channel: BlockChannel, export: Export) -> None:
@@ -192,7 +192,7 @@ class BlockServer:
         opened = ((name, each.sending(offers[name], size)) for name, each in self._transports.items() if name in offers)
         name, side = next(((name, side) for name, side in opened if side is not None), ("", None))
         if side is None:
-            channel.send(Refused("the two replicas have no transport in common"))
+            channel.send(Refused("the two engines have no transport in common"))
             return
         try:
             channel.send(Begin(name, side.offer))
@@ -204,9 +204,9 @@ class BlockServer:
     def _refusal(self, export: Export) -> str:
         want = export.want
         if want.layout != self._form.layout:
-            return "it has another model, KV format or kind of kernels"
+            return "the two engines differ in model, KV format or kind of kernels"
         if not 0 <= want.first <= export.num_blocks or export.num_blocks < 1:
-            return "it was asked for no whole blocks"
+            return "the request covers no whole block"
         return ""
 
     def _send_blocks(self, channel: BlockChannel, export: Export, side: SendingSide) -> None:
@@ -221,7 +221,7 @@ class BlockServer:
                 channel.send(StillComputing())
             elif isinstance(item, OutgoingBlock):
                 self._send_block(channel, side, item, digests[item.place])
-                self._wake()  # there may be room for the next
+                self._wake()  # the loop may add more blocks
             else:
                 channel.send(item)
                 channel.finish(GREETING_SECONDS)
@@ -232,7 +232,7 @@ class BlockServer:
         while (parcel := side.put(data)) is None:
             frame = channel.receive(FREE_SECONDS)
             if not isinstance(frame.body, Freed):
-                raise TransferBroken("it sent something else than a freed slot")
+                raise TransferBroken("the receiver sent an unexpected frame instead of a freed slot")
             try:
                 side.freed(frame.body.ticket)
             except ValueError as error:

@@ -1,4 +1,4 @@
-"""Slots of a block each, which a sender fills and a receiver frees. A ticket is the number of a slot."""
+"""Slots for one block each, filled by a sender and freed by a receiver. A ticket is the number of a slot."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ TICKET_BYTES = 4
 
 
 def num_slots_of(max_bytes: int) -> int:
-    """Return how many slots there are for blocks of up to `max_bytes`."""
+    """Return the number of slots for blocks of up to `max_bytes`."""
     return max(2, min(MAX_SLOTS, MAX_BYTES // max(max_bytes, 1)))
 
 
 def slot_of(ticket: bytes, num_slots: int) -> int:
-    """Return the slot of a ticket. Raises ValueError if there is none."""
+    """Return the slot of a ticket. Raises ValueError if the ticket is invalid."""
     slot = int.from_bytes(ticket, "little")
     if len(ticket) != TICKET_BYTES or slot >= num_slots:
         raise ValueError("there is no such slot")
@@ -29,16 +29,16 @@ class FreeSlots:
         self._free = list(range(num_slots))
 
     def take(self, num_bytes: int) -> int | None:
-        """Return a slot for a block; None: all are filled."""
+        """Return a free slot for a block; None: all are filled."""
         if num_bytes > self._slot_bytes:
             raise ValueError(f"a block of {num_bytes} bytes does not fit a slot of {self._slot_bytes}")
         return self._free.pop() if self._free else None
 
     def free(self, ticket: bytes) -> None:
-        """A slot may be filled again. Raises ValueError for one that was not filled."""
+        """Free the slot of a ticket. Raises ValueError if it is not filled."""
         slot = slot_of(ticket, self._num_slots)
         if slot in self._free:
-            raise ValueError(f"slot {slot} was free already")
+            raise ValueError(f"slot {slot} is already free")
         self._free.append(slot)
 
 

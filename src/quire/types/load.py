@@ -33,8 +33,8 @@ class LoadReport:
     queried_tokens: int = 0  # since the start of the engine: prompt tokens looked up
     role: str = "both"  # a `types.transfer.Role`
     transfer_port: int = 0  # where other engines fetch KV blocks; 0: it sends none
-    token_bytes: int = 0  # KV bytes of a token that are sent; 0: it sends none
-    receive_rate: float = 0.0  # bytes per second in which it has received blocks
+    token_bytes: int = 0  # KV bytes per token that it sends; 0: it sends none
+    receive_rate: float = 0.0  # bytes per second at which it received blocks; 0: not measured yet
 
     @property
     def backlog_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""Roles of replicas, where a replica gets the KV blocks of a prefix from, and the settings of both."""
+"""Roles of replicas, sources of KV blocks, and the settings of both."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MIN_SECRET = 16  # characters
 class Role(StrEnum):
     """What a gateway uses a replica for. Every replica can do both: a role is a preference, never a limit."""
 
-    PREFILL = "prefill"  # computes prompts, whose KV blocks go to another replica
-    DECODE = "decode"  # answers; others compute its prompts where that is estimated to be faster
+    PREFILL = "prefill"  # computes prompts and sends their KV blocks to other replicas
+    DECODE = "decode"  # answers; prefill replicas compute its prompts unless that is estimated to cost much more
     BOTH = "both"
 
 
 @dataclass(frozen=True, slots=True)
 class TransferConfig:
-    """KV blocks that move between replicas."""
+    """Settings of KV block transfers between replicas."""
 
     role: str = setting(
         "both",
@@ -42,14 +42,14 @@ class TransferConfig:
     )
     transport: str = setting(
         "auto",
-        "How the bytes of blocks travel: tcp, shared_memory (between engines of one host), nixl (RDMA; needs the "
+        "How the bytes of blocks are sent: tcp, shared_memory (between engines of one host), nixl (RDMA; needs the "
         "package nixl), or auto: the fastest that both sides have, nixl only between GPUs on hosts with RDMA.",
         choices=("auto", "tcp", "shared_memory", "nixl"),
     )
     transfer_patience: float = setting(
         10.0,
-        "Seconds without a block after which a replica computes the rest of a prompt itself, beyond what the gateway "
-        "estimated.",
+        "Seconds without a block, beyond twice the gateway's estimate, after which a replica computes the rest of a "
+        "prompt itself.",
         low=0.01,
     )
 
@@ -59,7 +59,7 @@ def check_transfers(config: TransferConfig) -> None:
     secret = config.transfer_secret
     if secret is None and config.role != Role.BOTH:
         raise BadSetting(
-            f"role is {config.role!r}, which needs KV blocks to move between replicas: set transfer_secret too.",
+            f"role is {config.role!r}, but transfers of KV blocks are off: set transfer_secret too.",
             field="transfer_secret",
         )
     if secret is not None and len(secret) < MIN_SECRET:
@@ -70,13 +70,13 @@ def check_transfers(config: TransferConfig) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PrefixSource:
-    """Another engine with the first blocks of a prompt, or that computes them."""
+    """Another engine that sends the first blocks of a prompt."""
 
     host: str
     port: int
-    computes: bool = False  # it computes what it has not cached; False: it sends what it has
-    num_tokens: int = 0  # of the prompt, that it is to send
-    seconds: float = 0.0  # estimated until they are here
+    computes: bool = False  # it computes blocks that it has not cached; False: it sends only cached blocks
+    num_tokens: int = 0  # prompt tokens whose blocks it sends
+    seconds: float = 0.0  # estimated until they have arrived
 
     def __post_init__(self) -> None:
         if not self.host or not 0 < self.port < 1 << 16 or self.num_tokens < 0 or not 0.0 <= self.seconds < 1e9:

@@ -1,7 +1,7 @@
-"""Decoders that judge a document by the answer to a question: which two tokens are the answers.
+"""Rerankers that are decoders: finds the two answer tokens, such as yes and no, whose logits are the score.
 
-A sentence-transformers folder says it (its module LogitScore), or config.json with vLLM's key `classifier_from_token`.
-Qwen3-Reranker says it in its name alone: there the answers are yes and no.
+They are in the LogitScore module of a sentence-transformers folder, or in config.json under vLLM's key
+`classifier_from_token`. Qwen3-Reranker is recognized only by its name; its answers are yes and no.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LOGIT_SCORE = "LogitScore"
 ANSWERS = "classifier_from_token"  # of config.json: the tokens for no and yes
 RERANKER = "qwen3-reranker"
 README, TOKENIZER, VOCAB = "README.md", "tokenizer.json", "vocab.json"
-HEADING_BYTES = 20_000  # of a README, among which its heading is
+HEADING_BYTES = 20_000  # of a README that are searched for its heading
 
 
 def with_answers(model: Checkpoint) -> Checkpoint:
-    """The checkpoint with a module LogitScore if it is one of these models, and with the answers in its metadata."""
+    """Return the checkpoint, with a LogitScore module and the answers in its metadata if it is such a reranker."""
     if any(each.kind == LOGIT_SCORE for each in model.modules) or _has_score(model.tensors):
         return model
     named = model.metadata.get(ANSWERS)
@@ -39,19 +39,19 @@ def with_answers(model: Checkpoint) -> Checkpoint:
         raise CorruptCheckpoint(model.path, f"{ANSWERS} in its config.json must be two tokens, such as no and yes")
     false, true = (_token_id(model, each) for each in named)
     module = SentenceModule(LOGIT_SCORE, "", {"true_token_id": true, "false_token_id": false}, {})
-    classes = model.metadata.get("architectures")  # vLLM's configuration names the class with a head of classes
+    classes = model.metadata.get("architectures")  # in vLLM's form: the class with a classification head
     decoders = [str(each).replace("ForSequenceClassification", "ForCausalLM") for each in classes or ()]
     changed = {ANSWERS: list(named), **({"architectures": decoders} if decoders else {})}
     return replace(model, modules=(*model.modules, module), metadata={**model.metadata, **changed})
 
 
 def _has_score(tensors: Mapping[str, Any]) -> bool:
-    """Does it have a head of classes?"""
+    """Return whether there is a classification head."""
     return "score.weight" in tensors or "cls.output.weight" in tensors
 
 
 def _is_reranker(model: Checkpoint) -> bool:
-    """Is it a Qwen3-Reranker, by the name in its files, or by that of its folder?"""
+    """Return whether it is a Qwen3-Reranker, by the name in its files or of its folder."""
     metadata = model.metadata
     if model.container == "gguf":
         name = str(metadata.get("general.name", "")).lower().replace(" ", "-")
@@ -70,7 +70,7 @@ def _is_reranker(model: Checkpoint) -> bool:
 
 
 def _token_id(model: Checkpoint, token: str) -> int:
-    """The id of a token that is spelled so."""
+    """Return the id of the token with this text."""
     if model.container == "gguf":
         tokens = model.metadata.get("tokenizer.ggml.tokens") or ()
         if token in tokens:
@@ -86,7 +86,7 @@ def _token_id(model: Checkpoint, token: str) -> int:
 
 
 def _vocabulary(file: Path) -> Mapping[str, Any]:
-    """The ids of the tokens in one of the files."""
+    """Return the ids of the tokens in one of the files."""
     found = parse_object(file, read_text(file), "the file")
     if file.name == VOCAB:
         return found

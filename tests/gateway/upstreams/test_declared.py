@@ -47,7 +47,7 @@ def test_a_fleet_file_is_read_whole(tmp_path):
 @pytest.mark.parametrize(
     "text, line, said",
     [
-        ("prices: {}", 1, "neither upstreams nor kubernetes"),
+        ("prices: {}", 1, "none of upstreams, kubernetes and models"),
         ("upstreams:\n  - ftp://x", 2, "is not a URL"),
         ("upstreams:\n  - http://x:1\n  - http://x:1", 3, "two upstreams have the name"),
         ("upstreams:\n  - url: http://x\n    colour: red", 3, "there is no 'colour'"),

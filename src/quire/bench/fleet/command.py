@@ -1,9 +1,9 @@
 """`quire bench fleet`: the gateway's balancers on simulated fleets of 4 to 1,000 replicas.
 
-Beside them: a model of the published policy with a global switch, and one server with the summed speed and cache,
-which no fleet can beat. `--documents` instead: clients that ask for documents of Zipf popularity, by clients and cache,
-with the reasons for which tokens are computed again. `--roles` instead: replicas that compute prompts for others,
-beside as many that do both, with the gaps between tokens.
+They are compared with a model of a published policy with a global threshold, and with one server of the combined speed
+and cache, which no fleet can beat. `--documents` instead simulates clients that ask about documents of Zipf popularity,
+by number of clients and cache size, and counts why tokens are computed again. `--roles` instead compares prefill and
+decode replicas with as many that do both, including the gaps between tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PREFIXES_PER_REPLICA = 12
 DOCUMENT_CLIENTS = (1, 2, 4, 8)  # for each replica
 DOCUMENT_CACHES = (6144, 3072, 1536)  # tokens of each replica; its share of the documents has about 1,900
 DOCUMENT_SEEDS = 12
-ROLES_RATE = 1.0  # requests per second and replica: 15 % of its time to compute their own tokens
+ROLES_RATE = 1.0  # requests per second and replica: computing their own tokens takes 15 % of its time
 ROLES_TOKENS = 1500  # of each request, after its prefix
 KV_TOKEN_BYTES = 131_072  # of an 8B model with 32 layers, 8 KV heads of 128, in 16 bits
 ROLES_HEAD = (
@@ -80,7 +80,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def role_counts(parser: argparse.ArgumentParser, text: str) -> list[tuple[int, int]]:
-    """Return the numbers of prefill and decode replicas. Anything else than P:D is refused."""
+    """Return the numbers of prefill and decode replicas. Anything but P:D is refused."""
     counts = []
     for each in text.split(","):
         parts = each.split(":")
@@ -149,7 +149,7 @@ def print_documents(num_replicas: int, balancer: str, num_seeds: int) -> None:
 
 
 def documents(num_replicas: int, num_clients: int, cache_tokens: int, seed: int = 0) -> FleetScenario:
-    """Return clients that ask about documents, and replicas with about the speed of a small model on a CPU's core."""
+    """Return clients that ask about documents, and replicas about as fast as a small model on one CPU core."""
     traffic = Traffic(
         num_prefixes=6 * num_replicas,
         zipf=1.0,

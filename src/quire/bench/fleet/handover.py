@@ -1,4 +1,4 @@
-"""KV blocks on their way between simulated engines: those of each step are sent while the next step computes."""
+"""Transfers of KV blocks between simulated engines: the blocks of a step are sent while the next step computes."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KVLink:
-    """How replicas exchange KV blocks. The defaults are what the gateway assumes until an engine has measured them."""
+    """Speed of KV transfers. The defaults are those that the gateway assumes until an engine has measured them."""
 
     token_bytes: int  # KV bytes of a token
-    rate: float = RECEIVE_RATE  # bytes per second that a replica sends, and that it receives
+    rate: float = RECEIVE_RATE  # bytes per second, for sending and for receiving
     latency: float = LATENCY  # seconds
 
 
 @dataclass(slots=True, eq=False)
 class Handover:
-    """The first tokens of a prompt, whose KV one replica sends to another."""
+    """A transfer of the KV of a prompt's first tokens from one replica to another."""
 
     request: SimulatedRequest
     source: SimulatedReplica
     target: SimulatedReplica
     link: KVLink
-    num_tokens: int  # of the prompt, that are to be sent
-    num_there: int  # of these, that are at the target or on their way
-    num_computed: int = 0  # that the source has computed for this
+    num_tokens: int  # prompt tokens that the target should have in the end
+    num_there: int  # of these, tokens at the target or in flight
+    num_computed: int = 0  # tokens that the source computes for this
     num_sent: int = 0
-    arrival: float = 0.0  # of what was sent last
+    arrival: float = 0.0  # time at which the last blocks arrive
     is_over: bool = False
 
     def send(self, num_tokens: int, now: float) -> None:
-        """Send the blocks up to this token. A replica sends, and receives, one after the other."""
+        """Send the blocks of the first `num_tokens`. A replica sends, and receives, one transfer at a time."""
         count = min(num_tokens, self.num_tokens) - self.num_there
         if count <= 0:
             return

@@ -1,4 +1,4 @@
-"""The prompts that wait at a simulated engine, with the number of their tokens that are not cached."""
+"""The prompt queue of a simulated engine, which counts its uncached tokens."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from quire.bench.fleet.traffic import SimulatedRequest
 
 @dataclass(slots=True, eq=False)
 class PromptJob:
-    """A prompt, or its first tokens, that a replica computes: to answer it, or for another replica."""
+    """A prompt, or its first tokens, that a replica computes to answer it, or for another replica."""
 
     request: SimulatedRequest
     num_tokens: int
-    handover: Handover | None = None  # where its blocks go; None: this replica answers
-    num_received: int = 0  # tokens whose KV is here because another replica has sent it
-    num_computed_elsewhere: int = 0  # of these, that were computed for this request
+    handover: Handover | None = None  # the transfer of its blocks; None: this replica answers
+    num_received: int = 0  # tokens whose KV another replica has sent
+    num_computed_elsewhere: int = 0  # of these, tokens that the other replica computed for this request
     begun: float = 0.0
     num_done: int = 0  # tokens that were cached or are computed
 
@@ -30,17 +30,17 @@ class PromptJob:
 
     @property
     def is_void(self) -> bool:
-        """Is it for a replica that no longer waits for it?"""
+        """Return whether it is for a replica that no longer waits for it."""
         return self.handover is not None and self.handover.is_over
 
     @property
     def segments(self) -> Segments:
-        """What must be computed, if it is not cached."""
+        """Return the segments that must be computed unless they are cached."""
         return () if self.num_received else self.request.segments
 
 
 class PromptQueue:
-    """First in, first out. Counts change with the queue and the cache: a report does not look at all prompts."""
+    """First in, first out. Counts are updated with the queue and the cache, so a report need not visit all prompts."""
 
     def __init__(self, cache: SegmentCache) -> None:
         self._cache = cache
@@ -81,12 +81,12 @@ class PromptQueue:
         return job
 
     def count_cached(self, stored: Iterable[int], evicted: Iterable[int]) -> None:
-        """The cache has changed. A segment may be stored and evicted at once."""
+        """Update the count after a change of the cache. A segment may be both stored and evicted."""
         self.num_uncached -= sum(self._tokens.get(segment, 0) for segment in stored)
         self.num_uncached += sum(self._tokens.get(segment, 0) for segment in evicted)
 
     def clear(self) -> None:
-        """Lose all prompts."""
+        """Remove all prompts."""
         self._jobs.clear()
         self._waiting.clear()
         self._tokens.clear()

@@ -1,7 +1,7 @@
 """A simulated engine: a prompt queue, running streams, and a cache of limited size.
 
-A step computes one token of every stream, and as much of the first prompts as delays the streams by `stream_gap`. A
-prefill replica, which has no streams, divides prompts in the same way.
+A step computes one token of every stream, and as many tokens of the first prompts as fit into `stream_gap`. A prefill
+replica, which has no streams, divides prompts in the same way.
 
     seconds of a step = prompt tokens / prompt rate + seconds of a token with all streams
 
@@ -29,7 +29,7 @@ EPSILON = 1e-9  # seconds: an event at the end of a step does not begin another 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpeed:
-    """How fast a simulated engine is, and how much it caches. The defaults are about an 8B model on one GPU."""
+    """Speed and cache size of a simulated engine. The defaults are about those of an 8B model on one GPU."""
 
     prompt_rate: float = 10_000.0  # tokens per second
     decode_seconds: float = 0.008
@@ -41,19 +41,19 @@ class ReplicaSpeed:
     min_prompt_tokens: int = SETTINGS.min_prompt_tokens
 
     def prompt_budget(self, is_short: bool) -> int:
-        """Return how many tokens of prompts are computed in one step, as the engine's scheduler divides them."""
+        """Return the most prompt tokens of one step, by the rule of the engine's scheduler."""
         if not is_short:
             return self.step_tokens
         return min(max(int(self.stream_gap * self.prompt_rate), self.min_prompt_tokens), self.step_tokens)
 
     def decode_step(self, num_rows: int) -> float:
-        """Return the seconds of a token with so many streams."""
+        """Return the seconds of a decode step with `num_rows` streams."""
         return self.decode_seconds + (num_rows - 1) * self.decode_row_seconds if num_rows else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """Equal steps, one after the other."""
+    """A run of equal steps."""
 
     start: float
     seconds: float  # of each
@@ -64,14 +64,14 @@ class _Steps:
 
 @dataclass(frozen=True, slots=True)
 class StepsEnd:
-    """What steps have brought."""
+    """The results of a run of steps."""
 
-    jobs: tuple[PromptJob, ...]  # of which a part was computed
-    ended: tuple[SimulatedRequest, ...]  # whose last token is here
+    jobs: tuple[PromptJob, ...]  # prompts of which a part was computed
+    ended: tuple[SimulatedRequest, ...]  # requests whose last token was computed
 
 
 class SimulatedReplica:
-    """Computes prompts in their order, in parts; streams go on by one token with each step."""
+    """Computes prompts in order, in chunks; every step adds one token to each stream."""
 
     def __init__(self, name: str, speed: ReplicaSpeed, role: str = Role.BOTH, link: KVLink | None = None) -> None:
         self.name = name
@@ -99,11 +99,11 @@ class SimulatedReplica:
         self._num_served, self._served_seconds = 0, 0.0
 
     def computes(self, segment: int) -> bool:
-        """Is this segment in a prompt that is being computed?"""
+        """Return whether this segment is in a prompt that is being computed."""
         return any(segment == each for job in self.computing for each, _ in job.request.segments)
 
     def admit(self, now: float) -> list[PromptJob]:
-        """Take prompts of the queue for the next step, as many as it can compute; return them.
+        """Take as many prompts from the queue as the next step can compute; return them.
 
         A prompt whose next segment is being computed waits for it.
         """
@@ -129,7 +129,7 @@ class SimulatedReplica:
         return admitted
 
     def begin(self, now: float) -> float | None:
-        """Begin the next steps; return their end. None: some are running, or there is nothing to do."""
+        """Begin the next steps; return the time of their end. None: steps are running, or there is nothing to do."""
         if self._steps is not None or not (self.computing or self.running):
             return None
         seconds = self.speed.decode_step(len(self.running))
@@ -163,7 +163,7 @@ class SimulatedReplica:
         return tuple(parts)
 
     def cut(self, now: float) -> float | None:
-        """A prompt has come: end a run of steps after the present one; return that end. None: nothing changes."""
+        """End a run of steps after the current one, for a new prompt; return that time. None: nothing changes."""
         steps = self._steps
         if steps is None or steps.count == 1 or len(self.running) >= self.speed.max_rows:
             return None
@@ -175,7 +175,7 @@ class SimulatedReplica:
         return steps.start + steps.seconds * count
 
     def end_steps(self, now: float) -> StepsEnd:
-        """End the steps: count the tokens of streams, and return what is done."""
+        """End the steps: count the tokens of streams, and return the results."""
         steps = self._steps
         assert steps is not None
         self._steps = None
@@ -192,7 +192,7 @@ class SimulatedReplica:
         return StepsEnd(tuple(job for job, _ in steps.parts), tuple(ended))
 
     def start(self, job: PromptJob, now: float) -> bool:
-        """The first token of an answer is here. Return whether more follow: then it is a stream."""
+        """Start the stream of an answer at its first token. Return False if that is also its last."""
         request = job.request
         self.running[request.number], self._begun[request.number] = request, job.begun
         if request.num_output > 1:
@@ -207,14 +207,14 @@ class SimulatedReplica:
         return self.running.pop(number)
 
     def receive(self, handover: Handover) -> PromptJob:
-        """Blocks that another replica has sent are here: return the rest of the prompt, to be queued."""
+        """End a transfer whose blocks have arrived; return the rest of the prompt, to be queued."""
         del self.expected[handover.request.number]
         self._has_received = self._has_received or handover.num_sent > 0
         request = handover.request
         return PromptJob(request, request.num_tokens, None, handover.num_there, handover.num_computed)
 
     def store(self, request: SimulatedRequest, num_tokens: int) -> tuple[list[int], list[int]]:
-        """Cache the segments within the first tokens of a prompt; return the stored and the evicted ones."""
+        """Cache the whole segments of a prompt's first tokens; return the stored and the evicted segments."""
         whole, num_before = [], 0
         for segment, tokens in request.segments:
             num_before += tokens
@@ -226,7 +226,7 @@ class SimulatedReplica:
         return stored, evicted
 
     def fail(self) -> tuple[list[SimulatedRequest], list[Handover]]:
-        """Lose the cache and all requests; return those to be answered, and what was computed for other replicas."""
+        """Drop the cache and all requests; return the requests to send again, and the transfers to other replicas."""
         jobs = [*self.queue, *self.computing]
         lost = [each.request for each in jobs if each.handover is None]
         lost += [*self.running.values(), *(each.request for each in self.expected.values())]

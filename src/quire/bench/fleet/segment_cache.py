@@ -1,4 +1,4 @@
-"""The prefix cache of a simulated engine: segments of prompts, of which the least recently used are evicted."""
+"""The prefix cache of a simulated engine: an LRU cache of prompt segments."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class SegmentCache:
         return num_hit
 
     def use(self, segments: Segments) -> None:
-        """Make these the last to be evicted, the beginning of the prompt last of all."""
+        """Mark these segments as used last, the first of the prompt as the very last to be evicted."""
         for segment, _ in reversed(segments):
             if segment in self._cached:
                 self._cached.move_to_end(segment)
 
     def store(self, segments: Segments) -> tuple[list[int], list[int]]:
-        """Add a prompt; return the segments that are new, and those that are evicted for them."""
+        """Add a prompt; return the new segments, and the segments evicted for them."""
         stored, evicted = [], []
         for segment, tokens in segments:
             if segment not in self._cached:
@@ -50,6 +50,6 @@ class SegmentCache:
         return stored, evicted
 
     def clear(self) -> None:
-        """Lose everything."""
+        """Remove everything."""
         self._cached.clear()
         self.num_tokens = 0

@@ -1,4 +1,4 @@
-"""A discrete-event simulation of a fleet: the balancers and the `Fleet` of the gateway, simulated engines.
+"""A discrete-event simulation of a fleet: the gateway's own balancers and `Fleet`, and simulated engines.
 
 Events: arrivals, ends of steps, arrivals of KV blocks, load reports, failures and restarts. The gateway sees a stored
 or evicted segment `event_delay` later, and loads as old as their reports, as with real engines.
@@ -25,7 +25,7 @@ from quire.types.transfer import Role
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A replica is down for a while, and comes back with an empty cache."""
+    """A time in which a replica is down. It restarts with an empty cache."""
 
     replica: int
     start: float
@@ -61,7 +61,7 @@ class FleetScenario:
 
 @dataclass(frozen=True, slots=True)
 class FleetResult:
-    """What a simulation measured."""
+    """The results of a simulation."""
 
     requests: Sequence[SimulatedRequest]
     busy_seconds: Sequence[float]  # of each replica, computing prompts
@@ -123,7 +123,7 @@ class FleetSimulation:
             f"r{n}": SimulatedReplica(f"r{n}", scenario.speed, scenario.role(n), scenario.link)
             for n in range(scenario.num_replicas)
         }
-        self._known: dict[int, dict[str, int]] = {}  # segment -> replicas that have it, as the gateway knows; tokens
+        self._known: dict[int, dict[str, int]] = {}  # the gateway's index: segment -> replica that has it -> tokens
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = count()
         self._requests: list[SimulatedRequest] = []
@@ -163,7 +163,7 @@ class FleetSimulation:
     # ── requests ──
 
     def _arrive(self, now: float) -> None:
-        """Let the next request come: at its time, or now if a client sends it."""
+        """Schedule the next request: at its arrival time, or now if a client sends it."""
         request, is_open = next(self._coming, None), not self._scenario.traffic.num_clients
         if request is None:
             return
@@ -196,7 +196,7 @@ class FleetSimulation:
         request.num_sent += 1
         request.replica = choice.replica
         count_sent(self._fleet, _attempt(request), placement, request.num_tokens, now)
-        # The gateway expects the prefix there from now on: its index counts prompts on their way.
+        # The gateway's index counts the prefix there from now on, since the prompt was sent there.
         for segment, tokens in request.segments[:-1]:
             self._known.setdefault(segment, {})[choice.replica] = tokens
         if placement.source is None:
@@ -214,7 +214,7 @@ class FleetSimulation:
     # ── KV blocks ──
 
     def _fetch(self, request: SimulatedRequest, target: SimulatedReplica, source: SourceChoice, now: float) -> None:
-        """Let the chosen source send the prompt's blocks, and compute those that it has not cached."""
+        """Start a transfer: the source sends its cached blocks of the prompt, and computes the others if it is to."""
         sender, link = self._replicas[source.replica], self._scenario.link
         assert link is not None
         num_tokens, num_there = source.num_tokens, target.cache.count(request.segments)
@@ -227,7 +227,7 @@ class FleetSimulation:
             self._complete(handover, now)
 
     def _complete(self, handover: Handover, now: float) -> None:
-        """No more blocks will be sent: queue the rest of the prompt when the last ones are there."""
+        """End the sending of blocks: queue the rest of the prompt when the last blocks have arrived."""
 
         def receive(then: float) -> None:
             if handover.is_over:
@@ -290,7 +290,7 @@ class FleetSimulation:
     # ── caches ──
 
     def _count_lost(self, request: SimulatedRequest, replica: SimulatedReplica) -> None:
-        """Count why segments that were computed before are computed again."""
+        """Count the tokens that are computed again, by reason: another replica has them, or they were evicted."""
         others = [each for each in self._replicas.values() if each is not replica]
         for segment, tokens in request.segments:
             if segment in replica.cache or segment not in self._stored:
@@ -301,7 +301,7 @@ class FleetSimulation:
                 self._num_evicted += tokens
 
     def _show(self, replica: SimulatedReplica, request: SimulatedRequest, num_tokens: int, now: float) -> None:
-        """Store the first tokens of a prompt at a replica; the gateway sees this a little later."""
+        """Cache the first tokens of a prompt at a replica; the gateway's index is updated after `event_delay`."""
         stored, evicted = replica.store(request, num_tokens)
         tokens, life = dict(request.segments), replica.num_lives
 
@@ -323,7 +323,7 @@ class FleetSimulation:
     # ── reports and failures ──
 
     def _start_reports(self, now: float) -> None:
-        """Let replicas report that were idle: their loads had not changed."""
+        """Restart the reports of idle replicas, which pause while no request is open."""
         scenario = self._scenario
         for number, name in enumerate(self._replicas):
             if name in self._silent:

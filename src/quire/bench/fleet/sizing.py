@@ -1,4 +1,4 @@
-"""How many replicas a trace needs, and with which roles: its requests on simulated fleets, behind our balancer."""
+"""Finds how many replicas a trace needs, and with which roles, by simulating its requests on fleets."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from quire.gateway.balancers.contract import DEFAULT_BALANCER, all_balancers
 from quire.types.transfer import Role
 
 SIZES = (1, 2, 3, 4, 6, 8)
-SEGMENT_TOKENS = 64  # of a prompt, by which prefixes are compared
-FULL = 0.95  # share of the time
-WORTH = 0.9  # more replicas, or roles, must bring what is missed of the goals below this share of it
+SEGMENT_TOKENS = 64  # prefixes are compared in segments of this many tokens
+FULL = 0.95  # share of the time that a replica computes prompts, above which it is full
+WORTH = 0.9  # more replicas, or roles, must reduce the factor by which the goals are missed to this share of it
 
 
 @dataclass(frozen=True, slots=True)
 class FleetGoals:
-    """What clients should see."""
+    """Latency goals."""
 
-    first_token: float  # seconds, of 95 % of the answers
-    token_gap: float  # seconds, of 99 % of the gaps: prompts delay few tokens, but each of them for long
+    first_token: float  # seconds: 95 % of the answers should start within this time
+    token_gap: float  # seconds: 99 % of the gaps should be shorter. Prompts delay few tokens, but those for long
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSize:
-    """What a fleet of this size and with these roles would do with the trace."""
+    """The simulated latencies of the trace on a fleet of this size and with these roles."""
 
     num_replicas: int
     num_prefill: int  # replicas that compute prompts for the others, which then only decode; 0: all do both
@@ -38,7 +38,7 @@ class FleetSize:
     token_gap_p50: float  # seconds between two tokens of a stream
     token_gap_p99: float
     hit_rate: float  # of prompt tokens
-    busy_share: float  # of the time, computing prompts: the busiest replica
+    busy_share: float  # of the time: how long the busiest replica computes prompts
 
     @property
     def roles(self) -> Mapping[str, int]:
@@ -49,18 +49,18 @@ class FleetSize:
 
     @property
     def is_full(self) -> bool:
-        """Does a replica compute prompts nearly all the time?"""
+        """Return whether a replica computes prompts nearly all the time."""
         return self.busy_share > FULL
 
     def missed(self, goals: FleetGoals) -> float:
-        """By which factor the goals are missed, multiplied; 1.0: both are met."""
+        """Return the product of the factors by which the goals are missed; 1.0: both are met."""
         return max(self.first_token_p95 / goals.first_token, 1.0) * max(self.token_gap_p99 / goals.token_gap, 1.0)
 
 
 def trace_request(
     number: int, arrival: float, prompt: Sequence[int], num_output: int, salt: object
 ) -> SimulatedRequest:
-    """A request of a trace. Two prompts share the segments up to the first token that differs."""
+    """Return a request of a trace. Two prompts share the whole segments before the first token that differs."""
     segments, prefix = [], hash(salt)
     for start in range(0, max(len(prompt), 1), SEGMENT_TOKENS):
         part = tuple(prompt[start : start + SEGMENT_TOKENS])
@@ -77,13 +77,13 @@ def prefill_counts(num_replicas: int) -> list[int]:
 def size_fleet(
     requests: Sequence[SimulatedRequest], speed: ReplicaSpeed, goals: FleetGoals, link: KVLink | None = None
 ) -> list[FleetSize]:
-    """Simulate the requests on fleets of growing size: one size more than meets the goals, or until more bring nothing.
+    """Simulate fleets of growing size, up to one beyond the first that meets the goals, or until size stops helping.
 
     Without a link all replicas do both.
     """
     sizes: list[FleetSize] = []
-    too_few: set[int] = set()  # prefill replicas: more decode replicas beside them bring nothing
-    best: list[float] = []  # of each size: by how much its best fleet misses the goals
+    too_few: set[int] = set()  # numbers of prefill replicas that are too few, whatever the number of decode replicas
+    best: list[float] = []  # for each size, the factor by which its best fleet misses the goals
     for count in SIZES:
         counts = [each for each in prefill_counts(count) if each == 0 or (link is not None and each not in too_few)]
         fleets = [_simulated(requests, speed, count, num_prefill, link) for num_prefill in counts]
@@ -119,9 +119,9 @@ def _simulated(
 
 
 def choose_fleet(sizes: Sequence[FleetSize], goals: FleetGoals) -> FleetSize:
-    """Return the smallest fleet that meets the goals; if none does, the smallest of those that miss them least.
+    """Return the smallest fleet that meets the goals; if none does, the smallest that misses them about least.
 
-    Of one size, replicas that do both are preferred to roles, unless roles miss the goals clearly less.
+    Among fleets of one size, replicas that do both are preferred if they qualify.
     """
     least = min(each.missed(goals) for each in sizes)
     enough = 1.0 if least == 1.0 else least / WORTH

@@ -30,7 +30,7 @@ class Traffic:
     num_prefixes: int = 200
     zipf: float = 1.1  # exponent: the n-th prefix has weight 1 / n^zipf
     prefix_tokens: int = 2000
-    prefix_spread: float = 0.0  # prefixes have from 1 - spread to 1 + spread times as many
+    prefix_spread: float = 0.0  # prefixes have (1 - spread) to (1 + spread) times prefix_tokens
     common_tokens: int = 0  # of all requests, before the prefix
     own_tokens: int = 200  # of each request, after its prefix
     output_tokens: int = 100
@@ -63,7 +63,7 @@ class SimulatedRequest:
 
 
 def arrivals(traffic: Traffic) -> Iterator[SimulatedRequest]:
-    """Yield the requests in order of arrival. Equal for equal traffic. Those of clients all arrive at 0."""
+    """Yield the requests in order of arrival. Equal traffic gives equal requests. Those of clients arrive at 0."""
     rng = random.Random(traffic.seed)
     weights = list(accumulate(1.0 / (n + 1) ** traffic.zipf for n in range(traffic.num_prefixes)))
     low, high = 1.0 - traffic.prefix_spread, 1.0 + traffic.prefix_spread

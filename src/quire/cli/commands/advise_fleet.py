@@ -1,4 +1,4 @@
-"""The part of `quire advise` about replicas: the trace on simulated fleets, and the lines of a cluster file."""
+"""The replica advice of `quire advise`: simulates the trace on fleets, and writes lines for a cluster file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from quire.bench.fleet.sizing import FleetGoals, FleetSize, choose_fleet, size_f
 from quire.report import page
 from quire.report.page import Html
 
-PROMPT_STEP = 512  # tokens
-ROWS = 8
-LEAST_CALLS = 20
+PROMPT_STEP = 512  # tokens of the step whose time gives the prompt rate
+ROWS = 8  # further rows of the step whose time gives the seconds per row
+LEAST_CALLS = 20  # with fewer requests, nothing is proposed
 GOALS = FleetGoals(SLOW_FIRST_TOKEN, SLOW_TOKEN_GAP)
 TITLE = "Replicas behind `quire gateway`, simulated with this trace"
 COLUMNS = ("replicas", "first token p50", "p95", "between tokens p50", "p99", "prompt tokens cached", "busiest")
@@ -36,7 +36,7 @@ class FleetAdvice:
     note: str  # what was assumed about roles
 
     def json(self) -> dict[str, Any]:
-        """For --json."""
+        """Return the advice for --json."""
         return {
             "replicas": self.proposed.num_replicas,
             "roles": dict(self.proposed.roles),
@@ -48,7 +48,7 @@ class FleetAdvice:
         }
 
     def text(self) -> str:
-        """For a terminal."""
+        """Return the advice for a terminal."""
         lines = [TITLE]
         for each in self.sizes:
             first, first_p95, gap, gap_p99, cached, busiest = _figures(each)
@@ -61,7 +61,7 @@ class FleetAdvice:
         return "\n".join([*lines, *(f"    {line}" for line in self.cluster_file().splitlines())])
 
     def html(self) -> Iterator[Html]:
-        """For --html."""
+        """Yield the sections for --html."""
         yield page.heading("Replicas and roles")
         yield page.listing((self.reason(), self.note))
         marks = {id(self.proposed): " (proposed)"}
@@ -69,7 +69,7 @@ class FleetAdvice:
         yield page.code(self.cluster_file())
 
     def reason(self) -> str:
-        """Why this fleet is proposed, with both figures and their goals."""
+        """Return why this fleet is proposed, with both figures and their goals."""
         best, goals = self.proposed, GOALS
         figures = (
             f"95 % of the first tokens within {format_seconds(best.first_token_p95)} (goal "
@@ -77,7 +77,7 @@ class FleetAdvice:
             f"{format_seconds(best.token_gap_p99)} (goal {format_seconds(goals.token_gap)})"
         )
         if best.missed(goals) > 1.0:
-            return f"No simulated fleet meets both goals. {_name(best)} is nearest for its size: {figures}."
+            return f"No simulated fleet meets both goals. {_name(best)} is the smallest that comes close: {figures}."
         plain = next(
             (each for each in self.sizes if each.num_replicas == best.num_replicas and not each.num_prefill), best
         )
@@ -89,7 +89,7 @@ class FleetAdvice:
         )
 
     def cluster_file(self) -> str:
-        """The lines of a file for `quire cluster up`."""
+        """Return lines for a file of `quire cluster up`."""
         count, lines = self.proposed.num_replicas, ["models:", "  chat:", f"    model: {json.dumps(self.model)}"]
         if self.proposed.num_prefill:
             roles = (f"      {role}: {{replicas: {number}}}" for role, number in self.proposed.roles.items())
@@ -114,15 +114,15 @@ def propose_fleet(advice: Advice) -> FleetAdvice | None:
 
 
 def _link(advice: Advice) -> tuple[KVLink | None, str]:
-    """Return how replicas would exchange KV blocks, and a sentence about it. None: this device exchanges none."""
+    """Return the assumed speed of KV transfers, and a sentence about it. None: this device exchanges no blocks."""
     roofline: Roofline = advice.plan.roofline
     device = roofline.hardware.facts
     if not device.moves_blocks:
         return None, f"Roles are not simulated: engines on {device.name} exchange no KV blocks."
     link = KVLink(round(roofline.shape.kv_token_bytes))
     return link, (
-        f"Roles: {link.token_bytes / 1e3:,.0f} kB of KV per prompt token go from prefill to decode replicas, at an "
-        f"assumed {link.rate / 1e9:g} GB/s."
+        f"Roles: prefill replicas send {link.token_bytes / 1e3:,.0f} kB of KV per prompt token to decode replicas, at "
+        f"an assumed {link.rate / 1e9:g} GB/s."
     )
 
 

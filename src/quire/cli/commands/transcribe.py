@@ -42,7 +42,7 @@ def transcribe_files(options: TranscribeOptions, settings: CommandSettings) -> N
     if options.format not in FORMATS:
         raise InvalidRequest(f"format is {options.format!r}; it must be one of {', '.join(FORMATS)}.", field="format")
     if options.words and options.format != "json":
-        raise InvalidRequest("words needs --format json: other formats have the times of segments.", field="words")
+        raise InvalidRequest("--words needs --format json: other formats have only segment times.", field="words")
     if not options.model:
         raise InvalidRequest("model is missing: name a Whisper model with --model.", field="model")
     missing = [name for name in options.files if not Path(name).is_file()]

@@ -1,15 +1,15 @@
-"""KV blocks and states as bytes on the host: read for another engine, or written as they came from one.
+"""Copies KV blocks and states between the GPU and bytes on the host, for transfers to and from other engines.
 
-A step in flight is never waited for when blocks are read, nor by the host when they are written:
+Reads do not wait for a step in flight, and writes do not make the host wait for one:
 
-    read     The results of the step that wrote a block have been collected, so the step is over, and no step in flight
-             writes the block: it is in the prefix tree. A stream beside that of the steps gathers it and copies it to
-             pinned memory, after earlier writes of other engines' blocks; the host waits for that copy alone.
-    write    Bytes go from pinned memory to the device on the stream beside. The stream of the steps waits for them and
-             puts them into their blocks: after the steps in flight, which may read what these blocks had before, and
-             before the next step, which may read the new.
+    read     The results of the step that wrote a block have been collected, so that step is over, and no step in flight
+             writes the block, because it is in the prefix tree. A copy stream, separate from that of the steps, gathers
+             it and copies it to pinned memory, after earlier writes of received blocks; the host waits only for that.
+    write    Bytes go from pinned memory to the device on the copy stream. The stream of the steps waits for them and
+             moves them into their blocks: after the steps in flight, which may read the blocks' old contents, and
+             before the next step, which may read the new ones.
 
-Buffers are allocated once and bounded. The host waits for a step only if it writes more than all of them hold.
+Buffers are allocated once and bounded. The host waits for a step only if it writes more bytes than they hold.
 
 The bytes of a block are those of each tensor of its group in turn: all layers' K, then V, or latents, as they are
 stored. FP8 caches have no scales: they store K and V as they are, rounded.
@@ -33,20 +33,20 @@ from .caches import Caches
 
 Array = NDArray[Any]
 BUFFER_BYTES = 8 << 20  # of one buffer, unless one block is larger
-NUM_WRITES = 4  # buffers of blocks that are on their way to the device
-MAX_BLOCKS = 4096  # of one copy: their numbers travel with it
+NUM_WRITES = 4  # buffers for blocks in flight to the device
+MAX_BLOCKS = 4096  # of one copy, which also sends their numbers
 
 
 @dataclass(slots=True, eq=False)
 class CopyBuffer:
-    """Pinned host memory, and as much of the device: the bytes of some blocks, on their way."""
+    """Pinned host memory, and as much device memory, for the bytes of some blocks in flight."""
 
     host: Tensor  # uint8
     device: Tensor
-    numbers: Tensor  # int64, pinned: of the blocks
+    numbers: Tensor  # int64, pinned: block numbers
     places: Tensor  # the same on the device
-    moved: Any  # torch.cuda.Event: the bytes are where they go next; None on a CPU
-    used: Any  # nothing of it is needed any more
+    moved: Any  # torch.cuda.Event: the copy between host and device is done; None on a CPU
+    used: Any  # torch.cuda.Event: the buffer may be reused; None on a CPU
 
     @classmethod
     def make(cls, num_bytes: int, state_bytes: int, device: torch.device) -> CopyBuffer:
@@ -122,7 +122,7 @@ class BlockCopies:
         self._check(group, blocks)
         size = self.block_bytes(group)
         if data.shape != (len(blocks), size) or data.dtype != np.uint8:
-            raise ValueError(f"{len(blocks)} blocks have {size} bytes each, and {data.dtype} {data.shape} came")
+            raise ValueError(f"{len(blocks)} blocks need {size} bytes each; the data is {data.dtype} {data.shape}")
         most = _most_blocks(size, self._writes[0])
         for first in range(0, len(blocks), most):
             self._write(group, blocks[first : first + most], data[first : first + most])
@@ -165,7 +165,7 @@ class BlockCopies:
         """Overwrite a state before the next step, after those in flight."""
         self._check_slot(slot)
         if data.size != self.state_bytes or data.dtype != np.uint8:
-            raise ValueError(f"a state has {self.state_bytes} bytes, and {data.size} numbers of {data.dtype} came")
+            raise ValueError(f"a state needs {self.state_bytes} bytes; the data is {data.dtype} {data.shape}")
         buffer, at = self._take_buffer(), 0
         buffer.host[: data.size].numpy()[:] = data.reshape(-1)
         with self._on_steps():
@@ -177,15 +177,15 @@ class BlockCopies:
                 buffer.used.record()
 
     def _on_side(self) -> Any:
-        """Return the context of work that waits for no step in flight."""
+        """Return the context of the copy stream, which does not wait for steps in flight."""
         return nullcontext() if self._beside is None else torch.cuda.stream(self._beside)
 
     def _on_steps(self) -> Any:
-        """Return the context of work between the steps in flight and the next one."""
+        """Return the context of the steps' stream: work there runs between the steps in flight and the next one."""
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
     def _await_writes(self) -> None:
-        """Let the stream beside wait for blocks that came from other engines: they may be sent on at once."""
+        """Make the copy stream wait for received blocks that are being written: they may be read right away."""
         if self._beside is not None:
             for each in self._writes:
                 self._beside.wait_event(each.used)
@@ -208,15 +208,15 @@ class BlockCopies:
         self.block_bytes(group)
         count = self.caches.num_blocks if group == 0 else self.caches.windows[group - 1].num_blocks
         if len(blocks) and not (int(blocks.min()) >= 0 and int(blocks.max()) < count):
-            raise ValueError(f"there are blocks 0 to {count - 1} in group {group}, and one of {blocks.tolist()} is not")
+            raise ValueError(f"group {group} has blocks 0 to {count - 1}; the call names {blocks.tolist()}")
 
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self.caches.num_states:
-            raise ValueError(f"there is no state {slot}: there are {self.caches.num_states}")
+            raise ValueError(f"there is no state {slot}: the program has {self.caches.num_states}")
 
 
 class MovesCudaBlocks:
-    """The part of a program that moves its blocks to other engines and back."""
+    """The part of a program that copies its blocks to and from the host."""
 
     __slots__ = ("_copies",)
     caches: Caches
@@ -227,17 +227,17 @@ class MovesCudaBlocks:
 
     @property
     def block_layout(self) -> str:
-        """What the bytes of blocks depend on. Empty where layers read sources: their blocks have another owner."""
+        """Return what the bytes of blocks depend on. Empty if layers read sources, whose blocks have another owner."""
         return "" if any(isinstance(each, Cross) for each in self.caches.specs) else self.layout
 
     @property
     def has_own_memory(self) -> bool:
-        """Its blocks lie in the GPU's memory."""
+        """Return whether its blocks are in GPU memory."""
         return self.device.type == "cuda"
 
     @property
     def block_copies(self) -> BlockCopies:
-        """What copies blocks. Allocated when it is first needed: most programs move none."""
+        """Return the object that copies blocks. It is allocated on first use: most programs copy none."""
         if self._copies is None:
             self._copies = BlockCopies(self.caches, self.device, self._stream)
         return self._copies
@@ -297,12 +297,12 @@ def _row_bytes(tensor: Tensor) -> int:
 
 
 def _most_blocks(size: int, buffer: CopyBuffer) -> int:
-    """Return how many blocks of so many bytes fit a buffer."""
+    """Return how many blocks of `size` bytes fit into a buffer."""
     return max(1, min(MAX_BLOCKS, len(buffer.device) // max(size, 1)))
 
 
 def _offsets(planes: list[Tensor], count: int) -> list[tuple[Tensor, int]]:
-    """Return where each plane's rows of so many blocks begin in a buffer."""
+    """Return where the rows of each plane begin in a buffer of `count` blocks."""
     starts, at = [], 0
     for plane in planes:
         starts.append((plane, at))

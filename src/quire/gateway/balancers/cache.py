@@ -1,13 +1,13 @@
-"""By what each request costs: its own time, and the time that computing its prompt takes from other requests.
+"""Chooses the replica with the least cost: the request's own time, plus the time that its prompt takes from others.
 
-    own time = wait in the queue + computing what is not cached + output
-    cost     = own time + seconds of computing × requests that stand still meanwhile
+    own time = wait in the queue + computing the uncached tokens + output
+    cost     = own time + seconds of computing × requests that are delayed meanwhile
 
 A replica with the prefix has the least cost unless its queue is long. Each request is decided alone, so a busy replica
-loses the requests that are cheaper elsewhere, and no others. Computing a prefix on a second replica rarely pays for one
-request: it pays if many follow. So the time that requests lose by waiting for a replica that has their prefixes is
-added up. As soon as it covers the cost of a second copy, the next one is computed elsewhere, and its requests share the
-two. A prefix in demand gets its copies soon, one that is asked for now and then none.
+loses only the requests that are cheaper elsewhere. Computing a prefix on a second replica rarely pays for one request,
+but does if many follow. So the time that requests lose by waiting for a replica with their prefixes is added up. When
+it covers the cost of a second copy, the next request is sent to the replica that would answer it soonest, which
+computes the copy. A popular prefix soon gets copies, a rare one none.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from collections.abc import Sequence
 from quire.gateway.balancers.contract import BalancedRequest, BalancerChoice, Replica, ReplicateHint, usable
 from quire.gateway.estimate import Estimator, ReplicaTerms, estimate
 
-SIMILAR = 0.02  # costs closer than this share count as equal
+SIMILAR = 0.02  # costs that differ by less than this share count as equal
 SIMILAR_SECONDS = 0.002
-MEMORY_SECONDS = 5.0  # in which lost time fades to a half: what was lost lately is what a copy will save
+MEMORY_SECONDS = 5.0  # half-life of lost time: recent losses predict what a copy will save
 
 
 class LostTime:
-    """The seconds that requests lost lately by waiting for a replica, though another would have answered sooner."""
+    """Seconds that requests recently lost by waiting for a replica although another would have answered sooner."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
         self._at = 0.0
 
     def at(self, now: float) -> float:
-        """Return what counts of it now."""
+        """Return the seconds that still count."""
         return self._seconds * 0.5 ** ((now - self._at) / MEMORY_SECONDS) if self._seconds else 0.0
 
     def add(self, seconds: float, now: float) -> None:
@@ -44,7 +44,7 @@ class LostTime:
 
 
 class CacheBalancer:
-    """Of similar costs the replica that this gateway has given the fewest prompt tokens: caches fill evenly."""
+    """Among similar costs, prefers the most cached tokens, then the fewest prompt tokens sent: caches fill evenly."""
 
     def __init__(self) -> None:
         self._estimator = Estimator()
@@ -52,7 +52,7 @@ class CacheBalancer:
         self._lost: dict[str, LostTime] = {}
 
     def choose(self, request: BalancedRequest, replicas: Sequence[Replica], now: float) -> BalancerChoice | None:
-        """Return the replica with the least cost, or a sooner one if that pays for requests to come."""
+        """Return the replica with the least cost, or a sooner one if a copy there pays for later requests."""
         terms = self._estimator.terms(usable(request, replicas), now)
         if not terms:
             return None
@@ -75,7 +75,7 @@ class CacheBalancer:
         best: int,
         now: float,
     ) -> int:
-        """Return a replica that would answer sooner than the best, if lost time covers what it costs more."""
+        """Return the replica that would answer soonest, if lost time covers its extra cost; otherwise `best`."""
         ends, costs = found
         cached, name = request.cached, terms[best].replica.name
         soonest = ends.index(min(ends))
@@ -84,7 +84,7 @@ class CacheBalancer:
         lost = self._lost.get(name)
         if lost is None:
             if len(self._lost) > 2 * len(terms) + 64:
-                self._lost.clear()  # mostly of replicas that are gone
+                self._lost.clear()  # most entries belong to replicas that are gone
             lost = self._lost[name] = LostTime()
         if lost.at(now) >= max(costs[soonest] - costs[best], SIMILAR_SECONDS):
             lost.clear()
@@ -111,14 +111,14 @@ class CacheBalancer:
 
 
 def _costs(request: BalancedRequest, terms: Sequence[ReplicaTerms], now: float) -> tuple[list[float], list[float]]:
-    """Return for each replica when the request would end there, and what it would cost with the time of others.
+    """Return for each replica the seconds to the request's end, and the cost, which includes the time of others.
 
-    An idle replica will not stay idle: on it others count as many as on the average replica.
+    An idle replica will not stay idle: it is charged for as many delayed requests as the average replica.
     """
     num_tokens, num_output, cached = request.num_tokens, request.expected_output, request.cached
     average = sum(each.num_others for each in terms) / len(terms)
     ends, costs = [], []
-    for replica, rate, ahead, done_at, queue, pace, num_others, _ in terms:  # this loop is the choice's cost
+    for replica, rate, ahead, done_at, queue, pace, num_others, _ in terms:  # hot loop: most of the choice's time
         num_uncached = max(num_tokens - cached.get(replica.name, 0), 0) if cached else num_tokens
         seconds = num_uncached / rate
         end = queue + seconds + num_output * pace

@@ -1,12 +1,13 @@
-"""What a balancer sees of a request and of the replicas, and what it returns.
+"""The contract of a balancer: what it gets about a request and the replicas, and what it returns.
 
 A file of this folder is a balancer; its name is the value of `--balance`. It defines
 
     make() -> Balancer      a balancer with its own state, if it has any
 
 A balancer is pure: it does no I/O, and time is an argument. The gateway calls `choose` for each request, with the
-replicas as `gateway/fleet.py:Fleet.replicas` returns them: the load that each engine reported last, and what this
-gateway has sent there and has seen answered since. Several gateways agree because the reports are the engines' own.
+replicas as `gateway/fleet.py:Fleet.replicas` returns them: the load that each engine reported last, and the requests
+that this gateway has sent there, or that were answered there, since. Several gateways agree because the engines
+themselves report their load.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from quire.types.load import LoadReport
 CONTRACT = "contract"
 DEFAULT_BALANCER = "cache"
 NO_REPORT = LoadReport()
-EXPECTED_OUTPUT = 128  # tokens, where neither the request nor its model's past says more
+EXPECTED_OUTPUT = 128  # tokens, if neither the request nor earlier answers of its model give a better estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,9 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class ReplicateHint:
-    """A prefix that should be cached on another replica too, because the queue where it is costs more than that.
+    """A prefix that should be cached on a second replica, because the queue of the first costs more than a copy.
 
-    The chosen replica computes the prefix with this request; a gateway need not do anything else.
+    The chosen replica computes the prefix with this request; the gateway need not do anything else.
     """
 
     source: str  # the replica that has the prefix and is too busy

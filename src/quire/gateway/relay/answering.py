@@ -32,7 +32,7 @@ STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 @dataclass(slots=True)
 class AnswerState:
-    """What is left of one attempt for the attempts after it, and for the accounts."""
+    """What later attempts and the accounting need to know about earlier attempts."""
 
     progress: AnswerProgress
     keeps_text: bool  # another upstream may continue the text
@@ -40,18 +40,18 @@ class AnswerState:
     stream: EventStream | None = None  # of the newest attempt, if it is not in frames
     usage: RelayedUsage | None = None
     first_byte: float | None = None
-    first_token: float | None = None  # of a stream in frames: its status may come before any token
-    on_token: Callable[[], None] | None = None  # called with the first token of the newest attempt
+    first_token: float | None = None  # only of a stream in frames, whose first bytes may come before any token
+    on_token: Callable[[], None] | None = None  # called once, at the first token of the newest attempt
 
-    def tell_token(self) -> None:
-        """An upstream has generated: it has computed the prompt."""
+    def report_token(self) -> None:
+        """Call `on_token` at an attempt's first token: the upstream has computed the prompt."""
         if self.on_token is not None:
             self.on_token()
             self.on_token = None
 
 
 class StreamFailed(UpstreamFailed):
-    """A stream failed at an upstream, which says that another one may go on."""
+    """A stream failed at an upstream, which reported that another upstream may continue it."""
 
     code = "upstream_stream_failed"
 
@@ -94,7 +94,7 @@ async def _pass_frames(name: str, request: RelayedRequest, response: UpstreamRes
         if payload:
             progress.is_begun = True
             if state.on_token is not None and progress.num_tokens > num_before:
-                state.tell_token()
+                state.report_token()
             await write(payload)
         if last is not None:
             await _pass_last(name, request, last, state)
@@ -129,7 +129,7 @@ async def _pass_events(name: str, request: RelayedRequest, response: UpstreamRes
             more = STREAM_HEADERS | passed_headers(response.headers)
             await exchange.begin(200, response.headers["content-type"], more)
         progress.is_begun = True
-        state.tell_token()
+        state.report_token()
         if state.keeps_text:
             progress.text, progress.num_tokens = text_before + stream.text, tokens_before + stream.num_events
             events = state.events.rewrite(events)

@@ -64,7 +64,7 @@ class SilenceAlarm:
 async def send_request(
     upstream: Upstream, request: RelayedRequest, progress: AnswerProgress, source: PrefixSource | None = None
 ) -> OpenRequest:
-    """Send a request in the form that this kind of upstream takes. `source`: of the prompt's blocks."""
+    """Send a request in the format of this kind of upstream. `source`: where to fetch the prompt's blocks."""
     method = request.exchange.record.method
     continues_text = progress.is_begun and not progress.is_framed
     if upstream.is_quire and not continues_text:

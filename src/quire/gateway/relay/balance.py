@@ -41,17 +41,17 @@ class ChosenUpstream:
 
     upstream: Upstream
     choice: BalancerChoice
-    source: SourceChoice | None = None  # where it gets the prompt's blocks; None: it computes them
-    address: PrefixSource | None = None  # of that source's engine
+    source: SourceChoice | None = None  # the replica that sends the prompt's blocks; None: it computes them itself
+    address: PrefixSource | None = None  # address of that replica's engine
 
     @property
     def source_kind(self) -> str:
-        """Where the prompt's KV comes from, for metrics."""
+        """Return the source of the prompt's KV, for metrics."""
         return "alone" if self.source is None else "prefill" if self.source.computes else "cache"
 
     @property
     def first_token_seconds(self) -> float:
-        """The estimate."""
+        """Return the estimated seconds to the first token."""
         return self.choice.first_token_seconds if self.source is None else self.source.first_token_seconds
 
 
@@ -81,7 +81,7 @@ class Balance:
         return ChosenUpstream(upstream, placement.choice, None if address is None else source, address)
 
     def _address(self, source: SourceChoice, replicas: Sequence[Replica]) -> PrefixSource | None:
-        """Return where the source's engine sends blocks: at the host of its URL."""
+        """Return the address of the source's engine: the host of its URL, and the port that it reported."""
         upstream = self._upstreams.get(source.replica)
         host = None if upstream is None else urlsplit(upstream.spec.url).hostname
         port = next(each.load.transfer_port for each in replicas if each.name == source.replica)
@@ -107,14 +107,14 @@ class Balance:
         return {} if fleet is None else {each.name: each.load for each in fleet.replicas()}
 
     def sent(self, attempt: str, request: RelayedRequest, chosen: ChosenUpstream, now: float) -> None:
-        """An attempt of a request is sent."""
+        """Count an attempt of a request that is sent."""
         placement = Placement(chosen.choice, chosen.source)
         count_sent(self._fleets[request.model], attempt, placement, request.num_tokens, now)
         if request.tokens:
             self._lookup.expect(chosen.upstream, request.model, request.cache_key, request.tokens)
 
     def began(self, attempt: str, request: RelayedRequest) -> None:
-        """The first token of an attempt is here: its prompt is computed."""
+        """Count the first token of an attempt: its prompt is computed."""
         fleet = self._fleets.get(request.model)
         if fleet is not None:
             count_first_token(fleet, attempt)

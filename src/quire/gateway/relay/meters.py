@@ -21,14 +21,14 @@ FAILURES = Metric("quire_gateway_upstream_failures", COUNTER, "Requests that the
 SOURCED = Metric(
     "quire_gateway_streams",
     COUNTER,
-    "Streams by the source of the prompt's KV: alone (the server that answers), cache (of another), prefill.",
+    "Streams by the source of the prompt's KV: alone (computed by the answering server), cache (another's), prefill.",
     label="source",
 )
 ESTIMATED = Metric(
-    "quire_gateway_estimated_first_token_seconds", COUNTER, "Estimates of these streams' first tokens.", label="source"
+    "quire_gateway_estimated_first_token_seconds", COUNTER, "Estimated seconds to first tokens, summed.", label="source"
 )
 MEASURED = Metric(
-    "quire_gateway_measured_first_token_seconds", COUNTER, "Measured times of these first tokens.", label="source"
+    "quire_gateway_measured_first_token_seconds", COUNTER, "Measured seconds to first tokens, summed.", label="source"
 )
 GATEWAY_METRICS = (RETRIES, FAILOVERS, HEDGED, RESUMED, READY, OPEN, REQUESTS, FAILURES, SOURCED, ESTIMATED, MEASURED)
 
@@ -43,7 +43,7 @@ class GatewayMeters:
         self._first_tokens: dict[str, tuple[int, float, float]] = {}  # source -> streams, estimated, measured seconds
 
     def record_first_token(self, source: str, estimated: float, measured: float) -> None:
-        """Count a stream's first token, by where the prompt's KV came from."""
+        """Add a stream's estimated and measured seconds to the first token, by the source of its prompt's KV."""
         count, sum_estimated, sum_measured = self._first_tokens.get(source, (0, 0.0, 0.0))
         self._first_tokens[source] = (count + 1, sum_estimated + estimated, sum_measured + measured)
 

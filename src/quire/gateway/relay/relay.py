@@ -186,7 +186,7 @@ class Relay:
         return not progress.is_begun or progress.is_framed or run.state.keeps_text
 
     def _may_appear(self, run: _Run) -> bool:
-        """May an upstream of this model become available?"""
+        """Return whether an upstream of this model may become available."""
         if run.request.model in self._upstreams.waiting.expected:
             return True
         if not len(self._upstreams):
@@ -247,14 +247,14 @@ class Relay:
             except UpstreamFailed:
                 if run.is_abandoned or not sent.is_stale:
                     raise
-                run.open.discard(sent)  # an idle connection that the upstream had closed: it has not seen the request
+                run.open.discard(sent)  # an idle connection that the upstream had closed: the request was not received
                 sent.close()
                 sent = await self._send(run, chosen, attempt)
                 await sent.response.head()
         except BaseException as error:
             if sent is not None:
                 self._close(run, sent)
-            self._balance.ended(attempt, run.request)  # also if the second connection could not be had
+            self._balance.ended(attempt, run.request)  # also if the second connection failed
             if isinstance(error, asyncio.CancelledError):
                 upstream.breaker.give_up()
             raise

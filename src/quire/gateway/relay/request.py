@@ -82,7 +82,7 @@ class AnswerProgress:
     num_resumed: int = 0
 
     def note(self, request: RelayedRequest, source: PrefixSource | None = None) -> RelayNote:
-        """The note for the next Quire upstream. `source`: of the prompt's blocks."""
+        """Return the note for the next Quire upstream. `source`: where it may fetch the prompt's blocks."""
         return RelayNote(
             model=request.model if request.is_renamed else "",
             reply_id=self.reply_id,
@@ -106,7 +106,7 @@ def _client_header(key: ApiKey) -> str:
 def quire_message(
     request: RelayedRequest, progress: AnswerProgress, source: PrefixSource | None = None
 ) -> tuple[dict[str, str], bytes]:
-    """Headers and body for a Quire upstream. Requests that generate text have a note behind the body."""
+    """Return headers and body for a Quire upstream. For requests that generate text, a note follows the body."""
     headers, body = request.headers() | {CLIENT: request.client_header()}, request.body
     if request.ask is None:
         return headers, with_model(body, request.model) if body and request.is_renamed else body

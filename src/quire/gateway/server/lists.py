@@ -46,7 +46,7 @@ async def list_fleet_models(service: GatewayService, exchange: Exchange) -> None
 
 
 def _absent(service: GatewayService, exchange: Exchange) -> list[dict[str, Any]]:
-    """Models that are expected, in the form of OpenAI's list: none of them may have an upstream now."""
+    """Return the expected models as entries of OpenAI's list. They may have no upstream now."""
     if exchange.record.path != "/v1/models" or exchange.dialect.name != "openai":
         return []
     facts = {"object": "model", "created": 0, "owned_by": "quire", "loaded": False}

@@ -109,7 +109,7 @@ def build_fleet(root: YamlNode, folder: Path) -> FleetFile:
     """The parsed file, checked. Paths in it are relative to `folder`."""
     parts = root.entries(OF_FILE)
     if not {"upstreams", "kubernetes", "models"} & parts.keys():
-        raise root.error("the file has neither upstreams nor kubernetes nor models.")
+        raise root.error("the file has none of upstreams, kubernetes and models.")
     nodes = parts["upstreams"].items() if "upstreams" in parts else []
     upstreams = tuple(_upstream(node, folder) for node in nodes)
     for place, node in enumerate(nodes):

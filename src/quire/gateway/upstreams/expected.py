@@ -1,4 +1,4 @@
-"""Models that will have an upstream: requests for them wait in a queue of limited length while none is there."""
+"""Expected models: requests for them wait in a bounded queue while they have no upstream."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ OF_EXPECTED = ("wait_seconds", "max_waiting")
 
 @dataclass(frozen=True, slots=True)
 class ExpectedModel:
-    """A model whose upstreams may all be absent for a while, as when a cluster has scaled it to zero."""
+    """A model that may have no upstream for a while, for example because a cluster has scaled it to zero."""
 
-    wait_seconds: float = 300.0  # that a request waits for an upstream
-    max_waiting: int = 1000  # requests that wait at once; further ones are refused
+    wait_seconds: float = 300.0  # longest wait of a request for an upstream
+    max_waiting: int = 1000  # most requests that wait at once; further ones are refused
 
 
 def read_expected(node: YamlNode) -> dict[str, ExpectedModel]:
@@ -42,7 +42,7 @@ class WaitingRequests:
         self._numbers = count()
 
     def seconds_for(self, model: str, default: float) -> float:
-        """Seconds that a request for this model may wait; none if the queue is full."""
+        """Return the seconds that a request for this model may wait; 0 if the queue is full."""
         expected = self.expected.get(model)
         if expected is None:
             return default
@@ -58,10 +58,10 @@ class WaitingRequests:
         finally:
             del self._since[model][number]
             if not self._since[model]:
-                del self._since[model]  # clients choose the names: none is kept
+                del self._since[model]  # clients choose the names, so keeping them would grow without bound
 
     def describe(self, now: float) -> dict[str, dict[str, Any]]:
-        """For GET /v1/upstreams: how many requests wait for each model, and the longest of their waits."""
+        """Return, for GET /v1/upstreams, the number of waiting requests and the longest wait of each model."""
         return {
             model: {"num": len(queue), "seconds": round(now - min(queue.values()), 3)}
             for model, queue in self._since.items()

@@ -63,7 +63,7 @@ class Upstreams:
         return upstream is not None
 
     def models(self) -> list[str]:
-        """All models of upstreams that are ready, in the order of the upstreams, then those that are expected."""
+        """Return the models of ready upstreams, in the order of the upstreams, then the expected models."""
         ready = (model for each in self if each.is_ready for model in each.models)
         return list(dict.fromkeys([*ready, *self.waiting.expected]))
 

@@ -24,7 +24,7 @@ class Upstream:
         self.models: tuple[str, ...] = spec.models
         self.role: str = Role.BOTH  # as it registered, or reported last
         self.is_ready = False
-        self.is_draining = False  # an operator wants no more requests for it; those that it has may finish
+        self.is_draining = False  # drained by an operator: it gets no new requests, and may finish those that it has
         self.is_leaving = False  # it has said that it will end
         self.is_gone = False  # removed from the fleet
         self.problem = "has not been checked yet"

@@ -1,4 +1,4 @@
-"""What is around every handler of the server and of the gateway: one answer and one record, whatever is raised."""
+"""The wrapper of every handler of the server and the gateway: each request gets one answer and one record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXPOSED = ("x-request-id", "retry-after", "server-timing", ROUTE, MODEL)
 
 
 class CountsRequests(Protocol):
-    """A service that knows its requests."""
+    """A service that counts its running requests and takes their records."""
 
     num_running: int
 
@@ -40,7 +40,7 @@ def allow_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
 
 
 async def answer(service: CountsRequests, exchange: Exchange, handling: Awaitable[None]) -> None:
-    """Wait until a request is handled. What its handler raises is its answer; its record is reported in any case."""
+    """Await the handler of a request. An error that it raises becomes the answer; the record is always reported."""
     service.num_running += 1
     try:
         await handling
@@ -48,7 +48,7 @@ async def answer(service: CountsRequests, exchange: Exchange, handling: Awaitabl
         pass
     except QuireError as error:
         await _refuse(exchange, error)
-    except asyncio.CancelledError:  # the server ends
+    except asyncio.CancelledError:  # the server shuts down
         await _refuse(exchange, ShuttingDown())
     except Exception as error:
         logger.error("a request failed: %s", error_origin(error), extra={"request_id": exchange.id})

@@ -54,7 +54,7 @@ def check_join(config: JoinConfig) -> None:
 
 
 class GatewayMember:
-    """This server as a gateway knows it."""
+    """This server's registration with a gateway."""
 
     def __init__(self, config: JoinConfig, url: str, role: str = Role.BOTH) -> None:
         self._config = config

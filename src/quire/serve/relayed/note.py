@@ -55,7 +55,7 @@ class RelayNote:
     journal: list[bytes] = field(default_factory=list)  # of the frames that the client has received
     prompts: list[Prompt] = field(default_factory=list)  # empty: the server encodes them
     text_digest: str = ""  # of the text side that encoded the prompts
-    prefix_source: PrefixSource | None = None  # another server's engine, from which the prompt's blocks may be fetched
+    prefix_source: PrefixSource | None = None  # another server's engine that may send the prompt's blocks
 
 
 NO_NOTE = RelayNote()

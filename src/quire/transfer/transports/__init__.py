@@ -1,1 +1,1 @@
-"""How the bytes of blocks travel; one file each, see contract.py."""
+"""Transports for the bytes of blocks; one file each, see contract.py."""

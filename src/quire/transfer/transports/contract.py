@@ -1,16 +1,16 @@
-"""What a transport does: it carries the bytes of blocks from a sender to a receiver, beside the frames of a channel.
+"""The contract of a transport, which carries the bytes of blocks from sender to receiver, beside a channel's frames.
 
-A file of this folder is a transport; its name is what the two sides agree on. It defines
+A file of this folder is a transport; both sides agree on its name. It defines
 
-    RANK                                     of those that both sides have, the highest is used
+    RANK                                     the transport with the highest rank that both sides have is used
     unavailable() -> str                     why it cannot be used on this machine; empty: it can
-    suits(has_own_memory) -> bool            is it for `auto`, with blocks in the memory of a GPU, or in the host's?
+    suits(has_own_memory) -> bool            whether `auto` may use it, for blocks in device memory or in host memory
     receiving(max_bytes) -> ReceivingSide    opened first; raises OSError where it cannot be used
-    sending(offer, max_bytes) -> SendingSide | None    for a receiver's offer; None: not reachable from here
+    sending(offer, max_bytes) -> SendingSide | None    for a receiver's offer; None: the receiver cannot be reached
 
-Each side's offer comes to the other in a frame whose tag is checked first: it is made by someone with the secret. Bytes
-and tickets are not trusted: the tag of a block's frame covers the bytes that the receiver has taken, whatever carried
-them, and it is checked after that.
+Each side's offer is sent in a frame whose tag is checked before the offer is read, so it comes from an engine with the
+secret. Bytes and tickets are not trusted: the tag of a block's frame covers the bytes that the receiver has copied, and
+is checked after that, whatever carried them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AUTO = "auto"
 
 
 class Parcel(NamedTuple):
-    """How the bytes of one block travel: within the frame, or as a ticket for where they are."""
+    """The bytes of one block, either inline in the frame, or as a ticket for the slot that has them."""
 
     ticket: bytes = b""
     inline: bytes = b""
@@ -44,9 +44,9 @@ class ReceivingSide(Protocol):
         ...
 
     def take(self, parcel: Parcel, num_bytes: int, seconds: float) -> bytes:
-        """Return a private copy of the bytes, within so many seconds.
+        """Return a private copy of the bytes, within `seconds`.
 
-        Raises ValueError for a ticket that it cannot have got, and OSError if the bytes do not come.
+        Raises ValueError for an invalid ticket, and OSError if the bytes cannot be read in time.
         """
         ...
 
@@ -61,11 +61,11 @@ class SendingSide(Protocol):
     offer: str  # what the receiver needs to reach it; empty: nothing
 
     def put(self, data: bytes) -> Parcel | None:
-        """Send bytes. None: there is no room until the receiver has freed a ticket."""
+        """Send bytes. None: all slots are filled; try again after the receiver has freed a ticket."""
         ...
 
     def freed(self, ticket: bytes) -> None:
-        """The receiver has taken the bytes of a ticket. Raises ValueError for one that was not given."""
+        """Free a ticket whose bytes the receiver has copied. Raises ValueError for a ticket that is not in use."""
         ...
 
     def close(self) -> None:
@@ -79,11 +79,11 @@ class Transport(Protocol):
     RANK: int
 
     def unavailable(self) -> str:
-        """Say why it cannot be used on this machine, and what to do. Empty: it can."""
+        """Return why it cannot be used on this machine, and what to do. Empty: it can."""
         ...
 
     def suits(self, has_own_memory: bool) -> bool:
-        """Is it for `auto`? `has_own_memory`: the blocks lie in memory that is not the host's."""
+        """Return whether `auto` may use it. `has_own_memory`: the blocks are in device memory."""
         ...
 
     def receiving(self, max_bytes: int) -> ReceivingSide:

@@ -1,16 +1,16 @@
-"""Bytes by NIXL: between hosts with RDMA, without the copies of a socket. It needs the package `nixl`.
+"""Bytes over NIXL: between hosts with RDMA, without the copies of a socket. It needs the package `nixl`.
 
     receiver's offer    [version of NIXL, backend]
     sender's offer      [name of its agent, metadata in base64, address, bytes of a slot, slots]
 
-The sender puts a block into a slot of registered memory of its host, and the ticket names the slot; the receiver reads
-it into registered memory of its own. So no sender writes into a receiver's memory, and a block that was given up cannot
-come later. The bytes are read into host memory, also between GPUs: the receiver computes their tag. NIXL's connections
-prove no secret; the metadata to read by comes in a frame of one that has it.
+The sender copies a block into a slot of its registered host memory, and the ticket names the slot; the receiver reads
+it into its own registered memory. So a sender never writes into a receiver's memory, and an abandoned block cannot
+arrive later. The bytes are read into host memory, also between GPUs, because the receiver computes their tag. NIXL's
+connections do not check the secret; the metadata that a read needs is sent in an authenticated frame.
 
-A process has one agent. Its registered memory is kept for the next transfer and never deregistered, so what another
-process knows of it stays true; there is as much as the most transfers at one time had. A read that takes too long stays
-with its memory until NIXL says that it has ended.
+A process has one agent. Its registered memory is reused and never deregistered, so metadata that other processes hold
+stays valid; its size is that of the most transfers that were open at once. A read that exceeds its time limit keeps its
+memory until NIXL reports its end.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ RDMA_DEVICES = Path("/sys/class/infiniband")
 NAME = re.compile(r"quire-[0-9a-f]{32}")
 MAX_METADATA = 64 << 10  # bytes
 MAX_REMOTES = 64  # agents that stay connected
-MAX_LATE = 8  # reads that have not ended in time; with more, NIXL is not used
-POLL_SECONDS = 0.0002  # between two looks at a read
-RUNNING, DONE = "PROC", "DONE"  # NIXL's words for states of a read
+MAX_LATE = 8  # unfinished reads past their time limit; with more, NIXL is not used
+POLL_SECONDS = 0.0002  # between two polls of a read
+RUNNING, DONE = "PROC", "DONE"  # NIXL's names for the states of a read
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +76,7 @@ class RemoteSlots:
 
 
 class NixlAgent:
-    """The agent of this process. Used by the threads of all transfers: NIXL is called by one at a time."""
+    """The agent of this process. Used by the threads of all transfers; a lock lets one thread at a time call NIXL."""
 
     def __init__(self) -> None:
         api = import_module(f"{PACKAGE}._api")
@@ -84,14 +84,14 @@ class NixlAgent:
         self.name = f"quire-{secrets.token_hex(16)}"
         self._api: Any = api.nixl_agent(self.name, api.nixl_agent_config(backends=[BACKEND]))
         if BACKEND not in self._api.backends:
-            raise OSError(f"it has no backend {BACKEND}")
+            raise OSError(f"NIXL has no backend {BACKEND}")
         self._lock = threading.Lock()
         self._free: list[RegisteredMemory] = []
-        self._late: list[tuple[Any, RegisteredMemory]] = []  # reads that are not over, and where they write
-        self._remotes: dict[str, RemoteAgent] = {}  # the longest unused first
+        self._late: list[tuple[Any, RegisteredMemory]] = []  # unfinished reads past their limit, and their targets
+        self._remotes: dict[str, RemoteAgent] = {}  # least recently used first
 
     def take_memory(self, num_bytes: int) -> RegisteredMemory:
-        """Return registered memory of so many bytes or more. Raises OSError if there is none."""
+        """Return registered memory of at least `num_bytes`. Raises OSError if NIXL cannot register it."""
         with self._lock:
             self._end_late()
             if len(self._late) > MAX_LATE:
@@ -116,18 +116,18 @@ class NixlAgent:
             self._free.append(memory)
 
     def connect(self, name: str, known: bytes) -> RemoteAgent:
-        """Return the agent that this metadata belongs to. Raises OSError if NIXL cannot use it."""
+        """Connect to the agent of this metadata and return it. Raises OSError if NIXL cannot use it."""
         with self._lock:
             remote = self._remotes.pop(name, None) or RemoteAgent(name)
             if remote.is_broken:
                 self._remotes[name] = remote
-                raise OSError("the connection by NIXL has failed, and is still in use")
+                raise OSError("NIXL's connection to this engine has failed, and other transfers still use it")
             try:
                 if name != self.name:  # reading from itself needs no connection
                     added = self._api.add_remote_agent(known)
                     if (added.decode() if isinstance(added, bytes) else added) != name:
                         self._api.remove_remote_agent(added)
-                        raise OSError("the metadata is of another agent")
+                        raise OSError("the metadata belongs to another agent")
             except OSError:
                 raise
             except Exception as error:
@@ -140,16 +140,16 @@ class NixlAgent:
             return remote
 
     def disconnect(self, remote: RemoteAgent) -> None:
-        """A transfer is over. A connection that works is kept for the next one."""
+        """End one use of a connection. A working connection is kept for the next transfer."""
         with self._lock:
             remote.num_users -= 1
             if remote.is_broken and not remote.num_users:
                 self._forget(remote)
 
     def read(self, remote: RemoteAgent, address: int, to: RegisteredMemory, num_bytes: int, seconds: float) -> bool:
-        """Read bytes of another agent's memory. False: it is not over in time, and `to` must not be used again.
+        """Read bytes of another agent's memory. False: it exceeded its time limit, and `to` must not be used again.
 
-        Raises OSError if it fails.
+        Raises OSError if the read fails.
         """
         deadline, handle = time.monotonic() + seconds, None
         try:
@@ -173,17 +173,17 @@ class NixlAgent:
                 self._api.release_xfer_handle(handle)
         if state != DONE:
             remote.is_broken = True
-            raise OSError(f"a read by NIXL failed: {state}")
+            raise OSError(f"a NIXL read failed: {state}")
         return True
 
     def _end_late(self) -> None:
-        """Take back the memory of reads that have ended."""
+        """Reclaim the memory of late reads that have ended."""
         running = []
         for handle, memory in self._late:
             try:
                 is_over = self._api.check_xfer_state(handle) != RUNNING
             except Exception:
-                is_over = True  # NIXL has given it up
+                is_over = True  # NIXL has abandoned it
             if not is_over:
                 running.append((handle, memory))
                 continue
@@ -214,7 +214,7 @@ class NixlReceiving:
         """Connect to the sender."""
         name, known, address, slot_bytes, num_slots = _sender_offer(offer)
         if slot_bytes != self._slot_bytes:
-            raise ValueError(f"the sender has slots of {slot_bytes} bytes, and blocks have {self._slot_bytes}")
+            raise ValueError(f"the sender's slots have {slot_bytes} bytes, blocks here have {self._slot_bytes}")
         self._slots = RemoteSlots(self._agent.connect(name, known), address, slot_bytes, num_slots)
 
     def take(self, parcel: Parcel, num_bytes: int, seconds: float) -> bytes:
@@ -228,8 +228,8 @@ class NixlReceiving:
         if not num_bytes:
             return b""
         if not self._agent.read(slots.agent, slots.address + slot * slots.slot_bytes, memory, num_bytes, seconds):
-            self._memory = None  # it may still be written
-            raise OSError(f"a read by NIXL did not end within {seconds:g} s")
+            self._memory = None  # the read may still write to it
+            raise OSError(f"a NIXL read did not end within {seconds:g} s")
         return memory.memory[:num_bytes]
 
     def close(self) -> None:
@@ -242,7 +242,7 @@ class NixlReceiving:
 
 
 class NixlSending:
-    """Fills slots of its own that the receiver reads."""
+    """Fills its own slots, which the receiver reads."""
 
     def __init__(self, agent: NixlAgent, slot_bytes: int) -> None:
         num_slots = num_slots_of(slot_bytes)
@@ -263,11 +263,11 @@ class NixlSending:
         return Parcel(ticket=ticket_of(slot))
 
     def freed(self, ticket: bytes) -> None:
-        """A slot may be filled again."""
+        """Free a slot."""
         self._slots.free(ticket)
 
     def close(self) -> None:
-        """Keep the memory. A receiver that still reads it gets bytes with a wrong tag."""
+        """Keep the memory for another transfer. A receiver that still reads it gets bytes with a wrong tag."""
         self._agent.give_back(self._memory)
 
 
@@ -275,7 +275,7 @@ _opening = threading.Lock()
 
 
 def unavailable() -> str:
-    """Say why it cannot be used here. The first call starts the agent of this process, which takes half a second."""
+    """Return why NIXL cannot be used here. The first call starts the agent of this process, which takes 0.5 s."""
     with _opening:
         return _agent_or_reason()[1]
 
@@ -291,19 +291,19 @@ def _agent_or_reason() -> tuple[NixlAgent | None, str]:
 
 
 def suits(has_own_memory: bool) -> bool:
-    """Between GPUs on hosts with RDMA: elsewhere NIXL would use the sockets or the shared memory that others use."""
+    """Only between GPUs on hosts with RDMA: elsewhere NIXL would use sockets or shared memory like the others."""
     return has_own_memory and find_spec(PACKAGE) is not None and has_rdma()
 
 
 @cache
 def has_rdma() -> bool:
-    """Has this host a device for RDMA?"""
+    """Return whether this host has an RDMA device."""
     return RDMA_DEVICES.is_dir() and any(RDMA_DEVICES.iterdir())
 
 
 @cache
 def version() -> str:
-    """The installed version: agents of different ones do not understand each other's metadata."""
+    """Return the installed version: agents of different versions cannot read each other's metadata."""
     for name in DISTRIBUTIONS:
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
@@ -311,12 +311,12 @@ def version() -> str:
 
 
 def receiving(max_bytes: int) -> NixlReceiving:
-    """Take memory to read into. Raises OSError where NIXL cannot be used."""
+    """Open the receiving end. Raises OSError where NIXL cannot be used."""
     return NixlReceiving(_agent(), max_bytes)
 
 
 def sending(offer: str, max_bytes: int) -> NixlSending | None:
-    """Take memory for slots. None: the receiver has another version, or NIXL cannot be used here."""
+    """Open the sending end. None: the receiver has another version, or NIXL cannot be used here."""
     try:
         return NixlSending(_agent(), max_bytes) if json.loads(offer) == [version(), BACKEND] else None
     except (OSError, ValueError):
@@ -338,13 +338,13 @@ def _sender_offer(offer: str) -> tuple[str, bytes, int, int, int]:
         known = b64decode(encoded, validate=True)
         address, slot_bytes, num_slots = numbers
     except (ValueError, TypeError):
-        raise ValueError("the sender's offer cannot be read") from None
+        raise ValueError("the sender's offer cannot be decoded") from None
     is_named = isinstance(name, str) and NAME.fullmatch(name) is not None
     are_whole = all(type(each) is int for each in numbers)
     if not is_named or not are_whole or not 0 < len(known) <= MAX_METADATA:
-        raise ValueError("the sender's offer has another form")
+        raise ValueError("the sender's offer has invalid fields")
     if not 1 <= num_slots <= MAX_SLOTS or not 0 < address < address + num_slots * slot_bytes < 1 << 64:
-        raise ValueError("the sender's slots lie outside its memory")
+        raise ValueError("the sender's slots are outside its memory")
     return name, known, address, slot_bytes, num_slots
 
 

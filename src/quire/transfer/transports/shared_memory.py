@@ -1,9 +1,9 @@
-"""Bytes in a file of /dev/shm that the receiver makes: between two engines of one user on one host.
+"""Bytes in a file of /dev/shm that the receiver creates: between two engines of one user on one host.
 
     offer    [name, nonce, bytes of a slot, slots]
     file     32 bytes of nonce, then the slots
 
-The sender has the same file only if it reads the same nonce in it, so a path that means another file elsewhere is not
+The sender compares the nonce in the file with that of the offer, so a file of the same name on another host is not
 used. The file is removed when the receiver closes; a sender that dies leaves nothing behind.
 """
 
@@ -27,7 +27,7 @@ NONCE_BYTES = 32
 
 
 class SharedReceiving:
-    """Owns the file."""
+    """Creates and owns the file."""
 
     def __init__(self, max_bytes: int) -> None:
         self._slot_bytes, self._num_slots = max_bytes, num_slots_of(max_bytes)
@@ -36,7 +36,7 @@ class SharedReceiving:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             size = NONCE_BYTES + self._slot_bytes * self._num_slots
-            os.posix_fallocate(descriptor, 0, size)  # so that a full /dev/shm is an error here, and no signal later
+            os.posix_fallocate(descriptor, 0, size)  # a full /dev/shm is an error here instead of SIGBUS later
             self._memory = mmap.mmap(descriptor, size)
         except BaseException:
             self._path.unlink(missing_ok=True)
@@ -47,10 +47,10 @@ class SharedReceiving:
         self.offer = json.dumps([name, nonce.hex(), self._slot_bytes, self._num_slots])
 
     def accept(self, offer: str) -> None:
-        """The sender has the receiver's file, and nothing of its own."""
+        """Do nothing: the sender uses the receiver's file."""
 
     def take(self, parcel: Parcel, num_bytes: int, seconds: float) -> bytes:
-        """Return a copy of a slot. It was written before its ticket came."""
+        """Return a copy of a slot. The sender wrote it before it sent the ticket."""
         slot = slot_of(parcel.ticket, self._num_slots)
         if parcel.inline or not 0 <= num_bytes <= self._slot_bytes:
             raise ValueError(f"a block of {num_bytes} bytes does not fit a slot of {self._slot_bytes}")
@@ -65,7 +65,7 @@ class SharedReceiving:
 
 
 class SharedSending:
-    """Writes slots that are free."""
+    """Writes blocks into free slots."""
 
     offer = ""
 
@@ -75,7 +75,7 @@ class SharedSending:
         self._slots = FreeSlots(num_slots, slot_bytes)
 
     def put(self, data: bytes) -> Parcel | None:
-        """Write a free slot."""
+        """Write a block into a free slot."""
         slot = self._slots.take(len(data))
         if slot is None:
             return None
@@ -84,7 +84,7 @@ class SharedSending:
         return Parcel(ticket=ticket_of(slot))
 
     def freed(self, ticket: bytes) -> None:
-        """A slot may be written again."""
+        """Free a slot."""
         self._slots.free(ticket)
 
     def close(self) -> None:
@@ -93,22 +93,22 @@ class SharedSending:
 
 
 def unavailable() -> str:
-    """Say why it cannot be used here."""
+    """Return why it cannot be used here."""
     return "" if FOLDER.is_dir() else f"this system has no {FOLDER}"
 
 
 def suits(has_own_memory: bool) -> bool:
-    """On one host nothing is faster, wherever the blocks lie."""
+    """Always: on one host nothing is faster, for blocks in host or device memory."""
     return True
 
 
 def receiving(max_bytes: int) -> SharedReceiving:
-    """Make the file. Raises OSError where /dev/shm is missing or full."""
+    """Create the file. Raises OSError where /dev/shm is missing or full."""
     return SharedReceiving(max_bytes)
 
 
 def sending(offer: str, max_bytes: int) -> SharedSending | None:
-    """Open the receiver's file. None: it is on another host, of another user, or of another form."""
+    """Open the receiver's file. None: it is on another host, belongs to another user, or has another layout."""
     try:
         name, nonce, slot_bytes, num_slots = json.loads(offer)
         if not NAME.fullmatch(name) or slot_bytes != max_bytes or not 2 <= num_slots <= MAX_SLOTS:

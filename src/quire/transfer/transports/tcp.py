@@ -1,4 +1,4 @@
-"""Bytes within the frames of the channel: between any two hosts."""
+"""Bytes inline in the frames of the channel: between any two hosts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ RANK = 1
 
 
 class TcpReceiving:
-    """Takes the bytes that came with the frame."""
+    """Reads the bytes from the frame."""
 
     offer = ""
 
     def accept(self, offer: str) -> None:
-        """The sender has nothing to say of itself."""
+        """Do nothing: the sender's offer is empty."""
 
     def take(self, parcel: Parcel, num_bytes: int, seconds: float) -> bytes:
         """Return the frame's bytes."""
         if parcel.ticket or len(parcel.inline) != num_bytes:
-            raise ValueError(f"the frame has {len(parcel.inline)} bytes and says {num_bytes}")
+            raise ValueError(f"the frame has {len(parcel.inline)} bytes of a block of {num_bytes}")
         return parcel.inline
 
     def close(self) -> None:
@@ -26,29 +26,29 @@ class TcpReceiving:
 
 
 class TcpSending:
-    """Puts the bytes into the frame. The socket's buffer bounds what is on its way."""
+    """Puts the bytes into the frame. The socket's buffer bounds the bytes in flight."""
 
     offer = ""
 
     def put(self, data: bytes) -> Parcel:
-        """Return the bytes themselves."""
+        """Return the bytes as an inline parcel."""
         return Parcel(inline=data)
 
     def freed(self, ticket: bytes) -> None:
-        """There are no tickets."""
-        raise ValueError("no ticket was given")
+        """Raise ValueError: this transport has no tickets."""
+        raise ValueError("this transport has no tickets")
 
     def close(self) -> None:
         """There is nothing to free."""
 
 
 def unavailable() -> str:
-    """It can be used everywhere."""
+    """Return an empty string: TCP can be used everywhere."""
     return ""
 
 
 def suits(has_own_memory: bool) -> bool:
-    """Everywhere, if nothing else does."""
+    """Always: the lowest rank makes it the fallback."""
     return True
 
 
