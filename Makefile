@@ -109,10 +109,11 @@ $(INSTALLED): pyproject.toml $(NATIVE) | $(PY)
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable .
 	@touch "$@"
 
-# What only the tests need comes on top: the oracles are large, and `make run` does without them.
+# What only the tests need comes on top: the oracles are large, and `make run` does without them. Their modules are compiled
+# when they are imported: compiling all of them takes a minute.
 $(TESTABLE): $(INSTALLED)
 	@echo "Installing what the tests need into $(VENV)"
 	@$(PY) -c 'import tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
 	  print(*extras["test"], sep="\n")' >"$(VENV)/test-requirements.txt"
-	@$(PY) -m pip install --quiet --disable-pip-version-check --requirement "$(VENV)/test-requirements.txt"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --requirement "$(VENV)/test-requirements.txt"
 	@touch "$@"
