@@ -23,6 +23,15 @@ def test_prompts_depend_on_the_seed_alone(name: str) -> None:
         assert len(one) == NUM_RANDOM and max(one) < 1000
 
 
+@pytest.mark.pure
+def test_a_machine_that_gets_slower_does_not_widen_the_interval() -> None:
+    slowing = [1.25, 0.8] * 8  # whichever of a pair ran second was slower, and the order alternates
+    assert speculate.interval_of(slowing) == pytest.approx((1.0, 1.0, 1.0))
+    middle, low, high = speculate.interval_of([1.0, 1.0, 1.21, 1.21, 1.1, 1.1])
+    assert middle == pytest.approx(1.1) and low < 0.9 and high > 1.3  # three values: t is 4.3
+    assert speculate.interval_of([2.0, 2.0]) == pytest.approx((2.0, 0.0, float("inf")))
+
+
 @pytest.mark.slow
 @pytest.mark.e2e
 def test_a_table_has_a_line_for_each_cell(model_file, capsys) -> None:

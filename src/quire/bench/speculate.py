@@ -3,7 +3,8 @@
 `python -m quire.bench speculate [MODEL] [--loads code,…] [--concurrency 1,4,16,64] [--pairs 200]` runs requests with
 and without drafts in turn, in one process, and prints how many times as fast they are with drafts, with the 95 %
 interval. Requests that run together are one measurement: the time from the first submit to the last token. Before each,
-the prefix cache is emptied, except in the load whose answers were given before.
+the prefix cache is emptied, except in the load whose answers were given before. The order alternates: two pairs with
+opposite orders are one value of the statistics, so a machine that gets slower or faster adds nothing to the interval.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from quire.types.answer import Completion
 from quire.types.request import SamplingParams
 
 CONCURRENCY = (1, 4, 16, 64)
-PAIRS, MIN_GROUPS = 200, 8  # pairs of requests in a cell; groups of requests that run together
+PAIRS, MIN_GROUPS = 200, 16  # pairs of requests in a cell; groups of requests that run together
 OUTPUT_TOKENS = 96
 GOAL = 0.98  # what the interval of every cell lies above
-INTERVAL = 1.96  # standard errors, on either side
+# Standard errors on either side of a 95 % interval: Student's t, by degrees of freedom; beyond the last one 2.
+T_QUANTILES = (*(12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23), *(2.20, 2.18, 2.16, 2.14, 2.13, 2.12))
+T_QUANTILES += (2.11, 2.10, 2.09, 2.09, *[2.08] * 10, *[2.04] * 30)
+MANY_QUANTILE = 2.0
 CHOICES = ("off", "auto")
 
 
@@ -82,6 +86,7 @@ def measure_cell(llm: LLM, name: str, load: DraftLoad, num_streams: int, sizes: 
     """Measure pairs of groups of `num_streams` requests; one more at the beginning is a warm-up."""
     num_pairs, num_tokens = sizes
     num_groups = max(-(-num_pairs // num_streams), min(num_pairs, MIN_GROUPS))
+    num_groups += num_groups % 2  # as many with each order
     ratios, seconds, answers = [], 0.0, list[Completion]()
     for index in range(-1, num_groups):
         rng = random.Random(f"{name} {index}")
@@ -94,14 +99,24 @@ def measure_cell(llm: LLM, name: str, load: DraftLoad, num_streams: int, sizes: 
             ratios.append(found["off"][0] / found["auto"][0])
             seconds += found["auto"][0]
             answers += found["auto"][1]
-    logs = [math.log(ratio) for ratio in ratios]
-    error = INTERVAL * stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
+    middle, low, high = interval_of(ratios)
     output, drafted, accepted = (
         sum(getattr(each.usage, n) for each in answers) for n in ("output", "drafted", "accepted")
     )
-    low, middle, high = (math.exp(fmean(logs) + step) for step in (-error, 0.0, error))
     counts = (output / seconds, drafted / output, accepted / output)
     return Cell(name, num_streams, num_groups * num_streams, middle, low, high, *counts)
+
+
+def interval_of(ratios: list[float]) -> tuple[float, float, float]:
+    """Return the geometric mean of ratios and its 95 % interval. Two neighbours, of opposite orders, are one value."""
+    logs = [math.log(ratio) for ratio in ratios]
+    values = [fmean(pair) for pair in zip(logs[::2], logs[1::2], strict=True)]
+    middle, error = fmean(values), math.inf
+    if len(values) > 1:
+        freedom = len(values) - 1
+        quantile = T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else MANY_QUANTILE
+        error = quantile * stdev(values) / math.sqrt(len(values))
+    return math.exp(middle), math.exp(middle - error), math.exp(middle + error)
 
 
 def _run(
