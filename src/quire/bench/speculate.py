@@ -29,8 +29,10 @@ PAIRS, MIN_GROUPS = 200, 16  # pairs of requests in a cell; groups of requests t
 OUTPUT_TOKENS = 96
 GOAL = 0.98  # what the interval of every cell lies above
 # Standard errors on either side of a 95 % interval: Student's t, by degrees of freedom; beyond the last one 2.
-T_QUANTILES = (*(12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23), *(2.20, 2.18, 2.16, 2.14, 2.13, 2.12))
-T_QUANTILES += (2.11, 2.10, 2.09, 2.09, *[2.08] * 10, *[2.04] * 30)
+T_QUANTILES = (
+    *(12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10),
+    *(2.09, 2.09, *[2.08] * 10, *[2.04] * 30),
+)
 MANY_QUANTILE = 2.0
 CHOICES = ("off", "auto")
 

@@ -12,6 +12,10 @@
 
 #include "formats.h"
 
+// A function of a header that is not inlined is a weak symbol of every variant of the kernels: the linker keeps one, which
+// may have instructions that this processor lacks. tests/devices/cpu/test_variants.py finds such functions.
+#define QUIRE_INLINE __attribute__((always_inline)) inline
+
 namespace quire {
 
 constexpr int TILE = 16;      // keys that are stored together
@@ -75,7 +79,7 @@ struct KvPlane {
     size_t tile_numbers() const { return static_cast<size_t>(TILE) * padded_dim(); }
     size_t tile_bytes() const { return tile_numbers() * number_bytes() + sizeof(uint16_t) * TILE * scales(); }
     size_t block_bytes() const { return tile_bytes() * tiles * num_heads; }
-    uint8_t *tile_at(int block, int head, int tile) const {
+    QUIRE_INLINE uint8_t *tile_at(int block, int head, int tile) const {
         return data + block_bytes() * block + tile_bytes() * (static_cast<size_t>(head) * tiles + tile);
     }
     uint16_t *scales_of(uint8_t *tile) const { return reinterpret_cast<uint16_t *>(tile + tile_numbers()); }
