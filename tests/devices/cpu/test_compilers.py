@@ -8,7 +8,7 @@ import pytest
 
 from tests.devices.cpu.separate_build import build_extension, run_tests
 
-pytestmark = [pytest.mark.device, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.device, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 TESTS = [
     "tests/ops/test_kernels.py",

@@ -17,7 +17,7 @@ import pytest
 
 from tests.devices.cpu.separate_build import build
 
-pytestmark = [pytest.mark.device, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.device, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @dataclass(frozen=True)
