@@ -5,6 +5,7 @@ and without drafts in turn, in one process, and prints how many times as fast th
 interval. Requests that run together are one measurement: the time from the first submit to the last token. Before each,
 the prefix cache is emptied, except in the load whose answers were given before. The order alternates: two pairs with
 opposite orders are one value of the statistics, so a machine that gets slower or faster adds nothing to the interval.
+The last columns are the same for processor time, which other work on the machine disturbs less.
 """
 
 from __future__ import annotations
@@ -37,15 +38,34 @@ MANY_QUANTILE = 2.0
 CHOICES = ("off", "auto")
 
 
+class Interval(NamedTuple):
+    """A mean ratio, and the bounds of its 95 % interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+    def columns(self) -> list[str]:
+        """Return its columns of the table: with what it says of the goal."""
+        verdict = "" if self.low > GOAL else "slower" if self.high < GOAL else "open"
+        return [f"{self.ratio:.3f}", f"{self.low:.3f} to {self.high:.3f}", verdict]
+
+
+class Timing(NamedTuple):
+    """How long requests that ran together took."""
+
+    seconds: float
+    processor_seconds: float  # of all threads
+
+
 class Cell(NamedTuple):
-    """One load at one concurrency: times as fast as without drafts, in the mean, with the bounds of its interval."""
+    """One load at one concurrency: times as fast as without drafts, by the clock and in processor time."""
 
     load: str
     concurrency: int
     num_pairs: int
-    ratio: float
-    low: float
-    high: float
+    by_clock: Interval
+    by_processor: Interval
     tokens_per_second: float  # with drafts
     drafted: float  # tokens for each output token
     accepted: float  # of the output
@@ -54,11 +74,13 @@ class Cell(NamedTuple):
         """Return its line of the table."""
         counts = [str(self.concurrency), str(self.num_pairs), f"{self.tokens_per_second:.0f}"]
         shares = [f"{self.drafted:.0%}", f"{self.accepted:.0%}"]
-        verdict = "" if self.low > GOAL else "slower" if self.high < GOAL else "open"
-        return [self.load, *counts, *shares, f"{self.ratio:.3f}", f"{self.low:.3f} to {self.high:.3f}", verdict]
+        return [self.load, *counts, *shares, *self.by_clock.columns(), *self.by_processor.columns()]
 
 
-HEADS = ("load", "streams", "pairs", "tok/s", "drafted", "accepted", "times as fast", "95 % interval", "")
+HEADS = (
+    *("load", "streams", "pairs", "tok/s", "drafted", "accepted"),
+    *("times as fast", "95 % interval", "", "processor time", "95 % interval", ""),
+)
 
 
 def main(arguments: Namespace) -> None:
@@ -89,7 +111,7 @@ def measure_cell(llm: LLM, name: str, load: DraftLoad, num_streams: int, sizes: 
     num_pairs, num_tokens = sizes
     num_groups = max(-(-num_pairs // num_streams), min(num_pairs, MIN_GROUPS))
     num_groups += num_groups % 2  # as many with each order
-    ratios, seconds, answers = [], 0.0, list[Completion]()
+    pairs, answers = list[tuple[Timing, Timing]](), list[Completion]()  # without and with drafts; answers with
     for index in range(-1, num_groups):
         rng = random.Random(f"{name} {index}")
         prompts = [load.prompt(rng, llm.client.ready.vocab_size) for _ in range(num_streams)]
@@ -98,18 +120,18 @@ def measure_cell(llm: LLM, name: str, load: DraftLoad, num_streams: int, sizes: 
             _run(llm, load, prompts, index, num_tokens, "off")
         found = {each: _run(llm, load, prompts, index, num_tokens, each) for each in CHOICES[:: 1 if index % 2 else -1]}
         if index >= 0:
-            ratios.append(found["off"][0] / found["auto"][0])
-            seconds += found["auto"][0]
+            pairs.append((found["off"][0], found["auto"][0]))
             answers += found["auto"][1]
-    middle, low, high = interval_of(ratios)
+    by_clock = interval_of([off.seconds / auto.seconds for off, auto in pairs])
+    by_processor = interval_of([off.processor_seconds / auto.processor_seconds for off, auto in pairs])
     output, drafted, accepted = (
         sum(getattr(each.usage, n) for each in answers) for n in ("output", "drafted", "accepted")
     )
-    counts = (output / seconds, drafted / output, accepted / output)
-    return Cell(name, num_streams, num_groups * num_streams, middle, low, high, *counts)
+    counts = (output / sum(auto.seconds for _, auto in pairs), drafted / output, accepted / output)
+    return Cell(name, num_streams, num_groups * num_streams, by_clock, by_processor, *counts)
 
 
-def interval_of(ratios: list[float]) -> tuple[float, float, float]:
+def interval_of(ratios: list[float]) -> Interval:
     """Return the geometric mean of ratios and its 95 % interval. Two neighbours, of opposite orders, are one value."""
     logs = [math.log(ratio) for ratio in ratios]
     values = [fmean(pair) for pair in zip(logs[::2], logs[1::2], strict=True)]
@@ -118,13 +140,13 @@ def interval_of(ratios: list[float]) -> tuple[float, float, float]:
         freedom = len(values) - 1
         quantile = T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else MANY_QUANTILE
         error = quantile * stdev(values) / math.sqrt(len(values))
-    return math.exp(middle), math.exp(middle - error), math.exp(middle + error)
+    return Interval(math.exp(middle), math.exp(middle - error), math.exp(middle + error))
 
 
 def _run(
     llm: LLM, load: DraftLoad, prompts: list[Any], seed: int, num_tokens: int, speculate: str
-) -> tuple[float, list[Completion]]:
-    """Answer all prompts at once; return the seconds and the answers."""
+) -> tuple[Timing, list[Completion]]:
+    """Answer all prompts at once; return how long it took, and the answers."""
     if not load.is_repeated:
         llm.client.ask(Flush()).result()
     if load.shared:
@@ -133,6 +155,6 @@ def _run(
         SamplingParams(seed=1000 * seed + place, speculate=speculate, **load.sampling(num_tokens))
         for place in range(len(prompts))
     ]
-    began = time.perf_counter()
+    began, processor_began = time.perf_counter(), time.process_time()
     answers = llm.generate(prompts, ways, constraint=load.constraint, progress=False)
-    return time.perf_counter() - began, answers
+    return Timing(time.perf_counter() - began, time.process_time() - processor_began), answers
