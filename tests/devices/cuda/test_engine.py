@@ -116,6 +116,7 @@ def test_blocks_behind_a_window_are_used_again_while_two_steps_are_in_flight(pla
         assert driver.tokens(str(count)) == toy.expected_greedy(some_tokens(count), 4)
 
 
+@pytest.mark.slow
 def test_a_hit_in_a_model_with_windows_changes_no_bit(place):
     """The second prompt resumes inside a block: its head is copied in both groups."""
     prefix, alone = some_tokens(43), CudaDriver(place, small("qwen2-windows").checkpoint, **WINDOWED)

@@ -46,6 +46,7 @@ def test_the_same_model_drafts_what_the_model_samples(place: str, monkeypatch: p
     assert drafted == accepted and drafted["model"] > 2
 
 
+@pytest.mark.slow
 def test_drafts_of_a_head_are_accepted_with_two_steps_in_flight(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It drafts once a plain step was measured; the text is that of a device with one step in flight."""
     draft_always(monkeypatch, 2)
