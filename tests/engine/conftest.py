@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from quire.engine.llm import LLM, EnginePlace, LoadedModel
+from quire.scheduler.step_costs import StepCosts
 from tests.engine.driver import Driver
 from tests.engine.spelled import save_spelled
 from tests.models.toys import make_toy
@@ -43,6 +44,12 @@ def each_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def each_depth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drivers of this test verify drafts with one step in flight, then with two."""
     monkeypatch.setattr(Driver, "device_name", request.param)
+
+
+@pytest.fixture
+def free_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts are chosen as if every step took the same time: on a busy machine they may not pay by measured times."""
+    monkeypatch.setattr(StepCosts, "seconds", lambda costs, num_tokens: 1.0)
 
 
 @pytest.fixture

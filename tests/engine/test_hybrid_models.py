@@ -125,6 +125,7 @@ def test_samples_of_one_prompt_share_its_computation(driver: HybridDriver) -> No
     assert [driver.tokens("cold n", sample) for sample in range(3)] == samples
 
 
+@pytest.mark.usefixtures("free_drafts")
 def test_drafts_change_no_bit(driver: HybridDriver) -> None:
     drafting = HybridDriver(driver.case, speculate="auto")
     for number, prompt in enumerate((some_tokens(40), some_tokens(40), [*some_tokens(8), *some_tokens(6)] * 4)):

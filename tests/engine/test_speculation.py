@@ -56,6 +56,7 @@ def answers(llm: LLM, speculate: str, way: dict[str, Any], **words: Any) -> list
     return [[(each.token_ids, each.text, each.logprobs, each.finish_reason) for each in one.samples] for one in found]
 
 
+@pytest.mark.usefixtures("free_drafts")
 @pytest.mark.parametrize("way", WAYS)
 def test_the_text_is_the_same_with_drafts(real: LLM, way: str) -> None:
     without = answers(real, "off", WAYS[way])
@@ -71,6 +72,7 @@ def loads(num_each: int) -> list[Any]:
     return [[load.prompt(rng, VOCAB) for _ in range(num_each)] for load in DRAFT_LOADS.values()]
 
 
+@pytest.mark.usefixtures("free_drafts")
 @pytest.mark.parametrize("num_each", [1, pytest.param(34, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("way", ["greedy", "seeded"])
 def test_texts_of_every_load_are_the_same_with_drafts(real: LLM, way: str, num_each: int) -> None:
@@ -86,6 +88,7 @@ def test_texts_of_every_load_are_the_same_with_drafts(real: LLM, way: str, num_e
     assert num_drafted > 0
 
 
+@pytest.mark.usefixtures("free_drafts")
 def test_a_prompt_in_chunks_and_a_preemption_change_nothing(model_file: Path) -> None:
     """All prompts are admitted at once, and one whole text leaves too few blocks for the other prompts."""
     sampling = {"temperature": 0.0, "max_tokens": 200, "ignore_eos": True}
@@ -100,6 +103,7 @@ def test_a_prompt_in_chunks_and_a_preemption_change_nothing(model_file: Path) ->
     assert texts[0] == texts[1]
 
 
+@pytest.mark.usefixtures("free_drafts")
 def test_a_request_of_a_dead_engine_goes_on_with_drafts(model_file: Path) -> None:
     """It was cut after some tokens: the rest is drafted and verified from there on."""
     with LLM(model_file, num_blocks=200, max_context=512, max_rows=4) as llm:
@@ -118,6 +122,7 @@ def test_without_drafts_nothing_is_drafted(real: LLM) -> None:
     assert drafted(real) == before
 
 
+@pytest.mark.usefixtures("free_drafts")
 def test_constrained_text_is_the_same_with_drafts(real: LLM) -> None:
     pytest.importorskip("llguidance")
     shape = {"type": "object", "properties": {"text": {"type": "string", "minLength": 60}}, "required": ["text"]}

@@ -7,13 +7,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, Unpack, cast
+from typing import Any, Self, Unpack
 
 from quire.devices.base import Device
 from quire.engine.async_vector_calls import AsyncVectorCalls
 from quire.engine.chat_forms import ChatWords, MessageForm, take_chat_options
 from quire.engine.llm import (
-    LLM,
     CallArguments,
     ChatCallWords,
     Constraints,
@@ -30,7 +29,7 @@ from quire.engine.prompt_forms import Conversations, OnePrompt, Prompts, chat_re
 from quire.types.answer import Completion, Delta
 from quire.types.errors import InvalidRequest
 from quire.types.request import Constraint, SamplingParams
-from quire.types.speech import Transcript
+from quire.types.speech import SpeechOptions, Transcript
 
 
 class AsyncLLM(AsyncVectorCalls, ModelParts):
@@ -89,8 +88,8 @@ class AsyncLLM(AsyncVectorCalls, ModelParts):
         words: bool = False,
     ) -> list[Transcript]:
         """Transcribe each recording, in a thread. The arguments are those of `LLM.transcribe`."""
-        call = partial(LLM.transcribe, cast(LLM, self), audio, language=language, translate=translate, prompt=prompt)
-        return await asyncio.to_thread(call, temperature=temperature, words=words)
+        options = SpeechOptions(language, translate, prompt or "", temperature, has_words=words)
+        return await asyncio.to_thread(self._transcribe, audio, options)
 
     async def stream(
         self,

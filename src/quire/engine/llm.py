@@ -214,6 +214,13 @@ class ModelParts:
         """The parameters of a request that gives none, under vLLM's name."""
         return self._model.model_text.defaults.fill(SamplingParams(), ())
 
+    def _transcribe(self, audio: Any, options: SpeechOptions) -> list[Transcript]:
+        recordings = audio if isinstance(audio, list) else [audio]
+        driver = import_module("quire.engine.transcription")  # at first use: few models transcribe
+        model = self._model.model_text.needed_speech(self.client.ready.kinds)
+        found: list[Transcript] = driver.transcribe_all(self.client, model, recordings, options)
+        return found
+
 
 class LLM(ModelParts, VectorCalls):
     """A model to call. Use it as a context manager, or close it. Threads may share it.
@@ -278,11 +285,7 @@ class LLM(ModelParts, VectorCalls):
         `words`: segments have the times of their words.
         """
         options = SpeechOptions(language, translate, prompt or "", temperature, has_words=words)
-        recordings = audio if isinstance(audio, list) else [audio]
-        driver = import_module("quire.engine.transcription")  # at first use: few models hear
-        model = self._model.model_text.needed_speech(self.client.ready.kinds)
-        found: list[Transcript] = driver.transcribe_all(self.client, model, recordings, options)
-        return found
+        return self._transcribe(audio, options)
 
     def stream(
         self,

@@ -33,7 +33,7 @@ def all_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every draft is tried, whatever steps with drafts take here."""
 
     def choose_all(self: Speculation, candidates: list[DraftCandidate], num_running: int) -> list[int]:
-        return [len(each.probabilities) for each in candidates]
+        return [len(each.gains) for each in candidates]
 
     monkeypatch.setattr(Speculation, "_best_counts", choose_all)
 
