@@ -128,7 +128,7 @@ class Engine:
 def test_a_cheap_model_that_is_right_drafts_as_many_tokens_as_pay(depth: int) -> None:
     engine = Engine(TimedModel(0.05), depth=depth)
     engine.add("a")
-    assert all(each == {"a": 8} for each in engine.run(60)[-10:])
+    assert all(each["a"] >= 7 for each in engine.run(60)[-10:])  # 7: tried again after a while
 
 
 @pytest.mark.parametrize("depth", [1, 2])

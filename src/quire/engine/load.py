@@ -210,7 +210,7 @@ def _scheduler(
     limits = config.scheduler
     if config.transfer.role == Role.PREFILL:  # a prompt is sent on as soon as it is computed, not with others
         limits = replace(limits, max_partial_prompts=1, hands_over=True)
-    return Scheduler(cache, limits, _speculation(*drafters, runner, config))
+    return Scheduler(cache, limits, _speculation(*drafters, runner, cache.has_states, config))
 
 
 def request_kinds(model: DrawnModel) -> tuple[tuple[RequestKind, ...], int]:
@@ -253,13 +253,18 @@ def _open_draft(drafting: PlannedDraft, device: Device) -> ProposesByModel:
 
 
 def _speculation(
-    drafters: Sequence[ProposesDrafts], model: ProposesByModel | None, runner: Runner, config: Config
+    drafters: Sequence[ProposesDrafts],
+    model: ProposesByModel | None,
+    runner: Runner,
+    has_states: bool,
+    config: Config,
 ) -> Speculation | None:
     """Speculation with these drafters. None: it is off, or the device is slow at drafts."""
     capacity = runner.draft_capacity
     if config.speculation.speculate == OFF or capacity is None:
         return None
-    limits = DraftLimits(min(capacity.row_drafts, MAX_DRAFTS), config.scheduler.max_scored_tokens, capacity.step_tokens)
+    row_drafts = min(capacity.row_drafts, MAX_DRAFTS)
+    limits = DraftLimits(row_drafts, config.scheduler.max_scored_tokens, capacity.step_tokens, goes_back=has_states)
     return (Speculation if runner.depth == 1 else OverlappedSpeculation)(drafters, limits, model)
 
 

@@ -68,9 +68,10 @@ class ModelDrafts:
         self.spent_seconds = 0.0
 
     def choose(
-        self, texts: Sequence[DraftedText], num_running: int, plain: float, drafted: Callable[[int], float]
+        self, texts: Sequence[DraftedText], num_running: int, plain: float, drafted: Callable[[int, float], float]
     ) -> ModelChoice:
-        """Return the fastest choice. `plain`: seconds of the step without drafts; `drafted`: with drafts, by tokens."""
+        """Return the fastest choice. `plain`: seconds of the step without drafts; `drafted`: with so many drafts, and
+        after which so many tokens are computed again."""
         backlogs = self._drafter.backlogs([text.state for text in texts])
         known = [(text, backlog) for text, backlog in zip(texts, backlogs, strict=True) if backlog is not None]
         if not known:
@@ -90,7 +91,7 @@ class ModelDrafts:
         chosen = [text.state for text, _ in ready] if num_drafts else []
         if chosen or late:
             return ModelChoice(chosen, num_drafts if chosen else 0, late)
-        return self._probe(known, drafted(num_running + 1) - plain)
+        return self._probe(known, drafted(1, 0.0) - plain)
 
     def share_of_step(self, plain: float, num_texts: int) -> float:
         """Return the plain step's share of a step with model drafts, by time. Other drafters cost nothing."""
@@ -140,18 +141,21 @@ class ModelDrafts:
         texts: Sequence[tuple[DraftedText, int]],
         num_running: int,
         plain: float,
-        drafted: Callable[[int], float],
+        drafted: Callable[[int, float], float],
     ) -> tuple[int, float]:
         """Return how many tokens to draft for each text, and how much faster that is; 0 and 1: nothing pays."""
         best, best_ratio, num_texts = 0, MIN_GAIN, len(texts)
         if not num_texts:
             return 0, 1.0
         most = min(self._limits.step_drafts, self._limits.step_tokens - num_running) // num_texts
-        expected = float(num_running)
+        expected, again = float(num_running), 0.0
         reading = self._costs.seconds(num_texts + sum(min(backlog, READY) - 1 for _, backlog in texts))
         for count in range(1, min(self.max_drafts, most) + 1):
             expected += sum(text.gains[count - 1] for text, _ in texts if len(text.gains) >= count)
-            seconds = drafted(num_running + count * num_texts) + reading + (count - 1) * self._costs.seconds(num_texts)
+            if self._limits.goes_back:
+                again += count * sum(_gain(text, count - 1) - _gain(text, count) for text, _ in texts)
+            verifying = drafted(count * num_texts, again)
+            seconds = verifying + reading + (count - 1) * self._costs.seconds(num_texts)
             ratio = expected * plain / (num_running * seconds)
             if ratio > best_ratio:
                 best, best_ratio = count, ratio
@@ -172,3 +176,8 @@ class ModelDrafts:
             spent += step.seconds
         self.spent_seconds += spent
         return spent
+
+
+def _gain(text: DraftedText, number: int) -> float:
+    """Return the gain of a draft's token, from 1; before the first one, 1."""
+    return 1.0 if not number else text.gains[number - 1] if number <= len(text.gains) else 0.0

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from quire.scheduler.acceptance import RequestDrafts, Source
 from quire.scheduler.proposals import DraftLimits, ProposesByModel, ProposesDrafts
 from quire.scheduler.request_state import Phase, RequestState
-from quire.scheduler.speculation import PROBE_TOKENS, DraftCandidate, Speculation
-from quire.scheduler.step_costs import StepCosts
+from quire.scheduler.speculation import PROBE_TOKENS, DraftCandidate, PlainStep, Speculation
+from quire.scheduler.step_costs import StepCosts, size_of_step
 from quire.types.sampling_values import OFF
 from quire.types.step import Part
 
@@ -64,12 +64,13 @@ class OverlappedSpeculation(Speculation):
             return False
         texts = [each for each in running if each.is_plain_decode and each.request.sampling.speculate != OFF]
         found = self._candidates(texts) if texts else []
-        if self._wants_model(texts, found, len(running)):
+        step = PlainStep(len(running))
+        if self._wants_model(texts, found, step):
             return True
         candidates = [each._replace(gains=each.gains[1:]) for each in found]  # the first token is in flight
         if not candidates:
             return False
-        if any(super()._best_counts(candidates, len(running))):
+        if any(super()._best_counts(candidates, step)):
             self._num_skipped, self._patience = 0, FIRST_PATIENCE
             return True
         self._pause = PAUSE if len(running) > FEW_TEXTS else 0
@@ -80,31 +81,32 @@ class OverlappedSpeculation(Speculation):
         self._num_probes = MAX_PROBES
         return True
 
-    def _wants_model(self, texts: list[RequestState], found: list[DraftCandidate], num_running: int) -> bool:
+    def _wants_model(self, texts: list[RequestState], found: list[DraftCandidate], step: PlainStep) -> bool:
         """Return whether the model should draft or read now. Its drafts follow the newest token."""
         if self._model is None or not texts:
             return False
         drafted = self._texts_for_model(self._model, texts, found)
-        return self._model_choice(self._model, drafted, num_running).does_something
+        return self._model_choice(self._model, drafted, step).does_something
 
-    def suggest(self, running: Sequence[RequestState]) -> None:
+    def suggest(self, running: Sequence[RequestState], has_newcomers: bool = False) -> None:
         """Set the drafts of the next step, if no step is in flight and no prompt is computed."""
         self._model_seconds = 0.0
         if all(state.phase is Phase.DECODING and not state.num_in_flight for state in running):
             self._num_without = 0  # when to look for drafts was decided before: the results were waited for
-            super().suggest(running)
+            super().suggest(running, has_newcomers)
             self._model_seconds = 0.0 if self._model is None else self._model.spent_seconds
         self._num_probes = 0
 
-    def _best_counts(self, candidates: list[DraftCandidate], num_running: int) -> list[int]:
+    def _best_counts(self, candidates: list[DraftCandidate], step: PlainStep) -> list[int]:
         """Return how many tokens of each draft to verify. For many texts, choose by the last choice a few times."""
-        choice, budget = self._choice, min(self._limits.step_drafts, self._limits.step_tokens - num_running)
+        choice, num_running = self._choice, step.num_texts
+        budget = min(self._limits.step_drafts, self._limits.step_tokens - round(step.size))
         if choice.num_running == num_running > FEW_TEXTS and choice.num_uses < MAX_USES:
             counts = [sum(gain >= choice.least for gain in each.gains) for each in candidates]
             choice.num_uses += 1
             if sum(counts) <= budget:
                 return counts
-        counts = super()._best_counts(candidates, num_running)
+        counts = super()._best_counts(candidates, step)
         chosen = [each.gains[count - 1] for each, count in zip(candidates, counts, strict=True) if count]
         self._choice = LastChoice(num_running, min(chosen)) if chosen else LastChoice()
         return counts
@@ -128,17 +130,23 @@ class OverlappedSpeculation(Speculation):
         if num_tokens == len(parts):
             if is_usual:
                 self._costs.record(num_tokens, seconds)
-        elif all(part.num_logits == part.num_tokens for part in parts):
-            self._drafted_costs.record(num_tokens, max(seconds - self._model_seconds, LEAST_SHARE * seconds))
+        else:
+            size, is_decoding = size_of_step(parts, num_tokens)
+            if is_decoding:
+                self._drafted_costs.record(size, max(seconds - self._model_seconds, LEAST_SHARE * seconds))
         self._add_probe_seconds(seconds)
 
-    def _drafted_seconds(self, num_running: int, num_tokens: int) -> float:
+    def _drafted_seconds(self, step: PlainStep, num_drafts: int, num_again: float = 0.0) -> float:
         if not self._drafted_costs.has_measurements:
-            return GUESSED_WAIT * self._costs.seconds(num_running)
-        return self._drafted_costs.seconds(num_tokens)
+            return GUESSED_WAIT * self._costs.seconds(step.num_texts)
+        return super()._drafted_seconds(step, num_drafts, num_again)
 
-    def _probe(self, candidate: DraftCandidate, num_tokens: int) -> int:
+    @property
+    def _costs_of_drafts(self) -> StepCosts:
+        return self._drafted_costs
+
+    def _probe(self, candidate: DraftCandidate, size: float) -> int:
         if self._num_probes:
             self._num_probes -= 1
             return PROBE_TOKENS
-        return super()._probe(candidate, num_tokens)
+        return super()._probe(candidate, size)

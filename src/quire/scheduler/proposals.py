@@ -51,8 +51,9 @@ class ProposesByModel(ProposesDrafts, Protocol):
 
 
 class DraftLimits(NamedTuple):
-    """The most that a device verifies in a step."""
+    """The most that a device verifies in a step, and what a rejected draft costs."""
 
     row_drafts: int = MAX_DRAFTS  # of one text
     step_drafts: int = 1 << 20  # of all texts
     step_tokens: int = 1 << 20
+    goes_back: bool = False  # a text with a rejected token computes accepted ones again: it has states

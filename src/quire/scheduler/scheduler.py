@@ -89,7 +89,7 @@ class Scheduler(LiveRequests):
         step = StepBuilder(self._num_steps + 1, self._config, self._cache, now, bool(self._in_flight))
         self._preempt_for_urgent(now)
         num_preemptions = self._num_preemptions
-        self._speculation.suggest(self._running.snapshot())
+        self._speculation.suggest(self._running.snapshot(), bool(self._free_rows and len(self._waiting)))
         prompts = self._plan_streams(step, now)
         if prompts or len(self._waiting):
             self._plan_prompts(prompts, step, now, num_preemptions)

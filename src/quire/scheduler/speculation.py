@@ -1,8 +1,9 @@
 """Decides in each step which running texts get drafts, and how many drafted tokens each gets.
 
 A step with drafts takes longer and yields more tokens. From acceptance rates and measured step times, drafted tokens
-are added while the expected tokens per second grow; if none does that, the step has no drafts. Where drafts do not pay,
-a single one is tried at growing intervals, within a small share of the time.
+are added while the expected tokens per second grow; if none does that, the step has no drafts. What a token adds to the
+time depends on all that the step computes: newest tokens, forced ones, prompts. Where drafts do not pay, a single one
+is tried at growing intervals, within a small share of the time.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import NamedTuple
 from quire.scheduler.acceptance import Acceptance, RequestDrafts, Source
 from quire.scheduler.model_drafts import DraftedText, ModelChoice, ModelDrafts
 from quire.scheduler.proposals import MAX_DRAFTS, MIN_GAIN, DraftLimits, ProposesByModel, ProposesDrafts
-from quire.scheduler.request_state import RequestState
+from quire.scheduler.request_state import Phase, RequestState
 from quire.scheduler.stats import DraftStats
-from quire.scheduler.step_costs import StepCosts
+from quire.scheduler.step_costs import WITHOUT_LOGITS, StepCosts, size_of_step
 from quire.types.step import DraftCount, Part
 
 MAX_ROWS = 64  # rows of a step; larger steps are bound by arithmetic, and drafters are not called
@@ -28,6 +29,7 @@ MAX_PATIENCE = 256  # most opportunities skipped between two drafts that are tri
 PROBE_TOKENS = 1
 MAX_COMPARED = 48  # at most this many counts of drafted tokens are compared
 PROBE_SHARE = 0.003  # of the time of all steps: the most that drafts which are not expected to pay may cost
+NEWCOMER_TOKENS = 128  # of prompts, guessed, in a step that will admit some
 MIN_PROBABILITY = 0.05  # that a drafted token is reached and accepted; less likely tokens are dropped
 
 
@@ -44,6 +46,27 @@ class DraftCandidate(NamedTuple):
     tokens: Sequence[int]
     gains: list[float]  # expected tokens, one for each of `tokens`; may be shorter, the rest is too unlikely
     is_trial: bool = False  # verified even if it is not expected to pay
+
+
+class PlainStep(NamedTuple):
+    """The next step without drafts, as far as it is known."""
+
+    num_texts: int  # that decode: each of them yields a token
+    others: float = 0.0  # the size, as in `StepCosts`, of what must be computed anyway: prompts, forced tokens
+
+    @classmethod
+    def of(cls, running: Sequence[RequestState], has_newcomers: bool) -> PlainStep:
+        """Return the step of these texts. `has_newcomers`: others will be admitted."""
+        num_texts, num_due = 0, NEWCOMER_TOKENS if has_newcomers else 0
+        for state in running:
+            num_due += state.remaining
+            num_texts += state.phase is not Phase.PREFILLING
+        return cls(num_texts, WITHOUT_LOGITS * (num_due - num_texts))
+
+    @property
+    def size(self) -> float:
+        """Its size in all."""
+        return self.num_texts + self.others
 
 
 NO_LIMITS = DraftLimits()
@@ -79,8 +102,8 @@ class Speculation:
 
     # ── planning ──
 
-    def suggest(self, running: Sequence[RequestState]) -> None:
-        """Set the drafts of the next step."""
+    def suggest(self, running: Sequence[RequestState], has_newcomers: bool = False) -> None:
+        """Set the drafts of the next step. `has_newcomers`: it will also admit texts."""
         num_running = len(running)
         if not self._can_pay(num_running):
             return
@@ -91,16 +114,17 @@ class Speculation:
         states = [state for state in running if state.can_draft]
         if not states:
             return
-        candidates = self._candidates(states)
+        candidates, step = self._candidates(states), PlainStep.of(running, has_newcomers)
         if self._model is not None:
-            candidates = self._with_model(self._model, states, candidates, num_running)
+            candidates = self._with_model(self._model, states, candidates, step)
         if not candidates:
             return
-        counts = self._best_counts(candidates, num_running)
+        counts = self._best_counts(candidates, step)
+        size = step.size + sum(counts)
         for candidate, count in zip(candidates, counts, strict=True):
             if candidate.is_trial:
                 count = len(candidate.tokens)
-            count = count or self._probe(candidate, num_running + sum(counts))
+            count = count or self._probe(candidate, size)
             if count:
                 candidate.request.num_skipped = self._num_without = 0
                 candidate.state.suggest(tuple(candidate.tokens[:count]))
@@ -132,12 +156,12 @@ class Speculation:
         return [each for each in best if each is not None]
 
     def _with_model(
-        self, model: ModelDrafts, states: Sequence[RequestState], found: list[DraftCandidate], num_running: int
+        self, model: ModelDrafts, states: Sequence[RequestState], found: list[DraftCandidate], step: PlainStep
     ) -> list[DraftCandidate]:
         """Add the model's drafts for texts where they are expected to gain more than those found and to pay."""
         model.begin_step()
         texts = self._texts_for_model(model, states, found)
-        choice = self._model_choice(model, texts, num_running)
+        choice = self._model_choice(model, texts, step)
         model.count_left_out(texts, choice)
         chosen = model.prepare(choice)
         if not chosen:
@@ -166,10 +190,10 @@ class Speculation:
                 texts.append(DraftedText(state, request, gains))
         return texts
 
-    def _model_choice(self, model: ModelDrafts, texts: Sequence[DraftedText], num_running: int) -> ModelChoice:
+    def _model_choice(self, model: ModelDrafts, texts: Sequence[DraftedText], step: PlainStep) -> ModelChoice:
         """Return the model's best action in this step."""
-        plain = self._costs.seconds(num_running)
-        return model.choose(texts, num_running, plain, partial(self._drafted_seconds, num_running))
+        plain = self._costs.seconds(step.num_texts)
+        return model.choose(texts, step.num_texts, plain, partial(self._drafted_seconds, step))
 
     def _gains(self, state: RequestState, request: RequestDrafts, source: Source, count: int) -> list[float]:
         """Return the expected gain of each drafted token. A token that the grammar forces anyway is no gain."""
@@ -187,17 +211,18 @@ class Speculation:
             reached *= later
         return chances
 
-    def _best_counts(self, candidates: list[DraftCandidate], num_running: int) -> list[int]:
+    def _best_counts(self, candidates: list[DraftCandidate], step: PlainStep) -> list[int]:
         """Return the number of tokens of each draft that maximizes the step's expected tokens per second."""
         order = sorted(
             ((gain, place) for place, each in enumerate(candidates) for gain in each.gains), reverse=True
         )  # the gains of a draft never rise, so its tokens stay in order
-        del order[max(0, min(self._limits.step_drafts, self._limits.step_tokens - num_running)) :]
-        expected = list(accumulate((gain for gain, _ in order), initial=float(num_running)))
-        plain = best_rate = num_running / self._costs.seconds(num_running)
-        num_best, step = 0, 1 + len(order) // MAX_COMPARED
-        for index in range(step, len(expected), step):
-            rate = expected[index] / self._drafted_seconds(num_running, num_running + index)
+        del order[max(0, min(self._limits.step_drafts, self._limits.step_tokens - step.num_texts)) :]
+        expected = list(accumulate((gain for gain, _ in order), initial=float(step.num_texts)))
+        again = self._again(candidates, order)
+        plain = best_rate = step.num_texts / self._costs.seconds(step.num_texts)
+        num_best, stride = 0, 1 + len(order) // MAX_COMPARED
+        for index in range(stride, len(expected), stride):
+            rate = expected[index] / self._drafted_seconds(step, index, again[index])
             if rate > best_rate:
                 best_rate, num_best = rate, index
         if best_rate < MIN_GAIN * plain:
@@ -207,17 +232,43 @@ class Speculation:
             counts[place] += 1
         return counts
 
-    def _drafted_seconds(self, num_running: int, num_tokens: int) -> float:
-        """Return the expected seconds of a step of `num_tokens` that verifies drafts."""
-        return self._costs.seconds(num_tokens)
+    def _again(self, candidates: list[DraftCandidate], order: list[tuple[float, int]]) -> list[float]:
+        """Return how many tokens are expected to be computed again after so many drafted tokens of `order`."""
+        if not self._limits.goes_back:
+            return [0.0] * (1 + len(order))
+        counts, last, more = [0] * len(candidates), [1.0] * len(candidates), list[float]()
+        for gain, place in order:  # if a draft's token number n is the first wrong one, n tokens are computed again
+            counts[place] += 1
+            more.append(counts[place] * (last[place] - gain))
+            last[place] = gain
+        return list(accumulate(more, initial=0.0))
 
-    def _probe(self, candidate: DraftCandidate, num_tokens: int) -> int:
-        """Return how many tokens to try of a draft that is not expected to pay. The step has `num_tokens` so far."""
+    def _drafted_seconds(self, step: PlainStep, num_drafts: int, num_again: float = 0.0) -> float:
+        """Return the expected seconds of a step with drafts, less those of `others`; then of tokens computed again.
+
+        The others must be computed anyway, so their time is no part of the choice. But drafts beside them cost more.
+        """
+        costs = self._costs_of_drafts
+        seconds = costs.seconds(step.size + num_drafts)
+        if step.others:
+            seconds += costs.seconds(step.num_texts) - costs.seconds(step.size)
+        if num_again:
+            later = self._costs.seconds(step.size + WITHOUT_LOGITS * num_again) - self._costs.seconds(step.size)
+            return seconds + max(0.0, later)
+        return seconds
+
+    @property
+    def _costs_of_drafts(self) -> StepCosts:
+        """The times of steps with drafts."""
+        return self._costs
+
+    def _probe(self, candidate: DraftCandidate, size: float) -> int:
+        """Return how many tokens to try of a draft that is not expected to pay. `size`: of the step so far."""
         request, seconds = candidate.request, self._costs.seconds
         request.num_skipped += 1
         if request.num_skipped < request.patience:
             return 0
-        loss = max(0.0, seconds(num_tokens + PROBE_TOKENS) - seconds(num_tokens))
+        loss = max(0.0, seconds(size + PROBE_TOKENS) - seconds(size))
         if loss > self._probe_seconds:
             return 0
         self._probe_seconds -= loss
@@ -256,8 +307,8 @@ class Speculation:
     def record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_usual: bool) -> None:
         """Record the time of a step. `is_usual`: the device waited for its plan no longer than for plain steps."""
         if self._drafters or self._model is not None:
-            is_decoding = num_tokens == len(parts) or all(part.num_logits == part.num_tokens for part in parts)
-            self._costs.record(num_tokens, seconds, is_decoding)
+            size, is_decoding = size_of_step(parts, num_tokens)
+            self._costs.record(size, seconds, is_decoding)
             self._add_probe_seconds(seconds)
 
     def _add_probe_seconds(self, seconds: float) -> None:

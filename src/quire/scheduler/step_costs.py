@@ -1,4 +1,4 @@
-"""How long steps take, by their number of tokens, as measured.
+"""How long steps take, by their size, as measured. The size is the number of tokens; those without logits count less.
 
 Sizes share a few cells. All cells follow the newest measurements a little: contexts grow and machines vary. A cell that
 was not measured lately counts as a little faster than it is expected to be, so that it is tried again. Steps with
@@ -8,7 +8,10 @@ prompts are cells of their own: they tell how long a step with more drafts than 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from quire.types.step import Part
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
 GAIN = 0.1  # of a measurement in its cell, in logarithms; more for the first few
@@ -17,8 +20,10 @@ FORGIVEN = 0.0005  # of a cell's seconds, for each step since its last measureme
 MOST_FORGIVEN = 0.25
 MOST = 3.0  # times as fast or as slow as expected: what a measurement counts at most
 GUESSED_SLOPE = 0.25  # of a step of one token, for each further token, until two sizes have been measured
+FIRST_GAP = 0.5  # of the line's rise in the first gap, so that a size there is tried if it may be the best
 FEW = 3  # measurements of a cell; with more, its changes apply to all cells
-DRAFT_FACTOR = 1.2  # times the seconds of as many prompt tokens, which have no logits
+WITHOUT_LOGITS = 1 / 1.2  # of a token with logits: the size of a token that has none
+MOST_OF_A_TEXT = 33  # tokens of one text in a step; with more it is a prompt
 
 
 @dataclass(slots=True)
@@ -48,8 +53,8 @@ class StepCosts:
         """Has any step been measured that only decodes?"""
         return bool(self._decoding)
 
-    def record(self, num_tokens: int, seconds: float, is_decoding: bool = True) -> None:
-        """Record a step's time. `is_decoding`: every token yields logits. Steps without tokens (joins) are ignored."""
+    def record(self, num_tokens: float, seconds: float, is_decoding: bool = True) -> None:
+        """Record the time of a step of this size. Steps without tokens (joins) are ignored."""
         if seconds <= 0.0 or not num_tokens:
             return
         self._num_steps += 1
@@ -72,11 +77,11 @@ class StepCosts:
             cell.measured_at = self._num_steps
         self._points = []
 
-    def seconds(self, num_tokens: int) -> float:
-        """Return the expected seconds of a step that decodes.
+    def seconds(self, num_tokens: float) -> float:
+        """Return the expected seconds of a step of this size that decodes.
 
-        Between measured sizes they are on a line, beyond them on the last one. A size in a gap goes on as those before
-        the gap: steps are bound by memory first, so their times rise slowly and then fast.
+        Between measured sizes they are on a line; beyond them, on that from half of the last one. A size in a gap goes
+        on as those before the gap: steps are bound by memory first, so their times rise slowly and then fast.
         """
         points = self._points = self._points or self._measured_points()
         if len(points) < 2:
@@ -84,10 +89,15 @@ class StepCosts:
             return below * (1.0 + GUESSED_SLOPE * (num_tokens - first) / first)
         at = min(max(bisect_left(points, (num_tokens, 0.0)), 1), len(points) - 1)
         (low, below), (high, above) = points[at - 1], points[at]
+        if num_tokens > high:  # not from two sizes that are close: they may differ by chance
+            low, below = next(point for point in reversed(points[:-1]) if 2 * point[0] <= high or point is points[0])
         rise = max(0.0, above - below) * (num_tokens - low) / (high - low)
-        if at > 1 and _size_of(num_tokens) < high:
-            before, fewest = points[at - 2]
-            rise = min(rise, max(0.0, below - fewest) / (low - before) * (num_tokens - low))
+        if _size_of(num_tokens) < high:
+            if at > 1:
+                before, fewest = points[at - 2]
+                rise = min(rise, max(0.0, below - fewest) / (low - before) * (num_tokens - low))
+            else:
+                rise *= FIRST_GAP
         return max(below + rise, 1e-9)
 
     def _measured_points(self) -> list[tuple[float, float]]:
@@ -97,7 +107,7 @@ class StepCosts:
         prompts = next((cell for cell in self._prompts.values() if cell.num_tokens > 2 * most), None)
         points = [(cell.num_tokens, self._forgiven(cell)) for cell in cells]
         if prompts is not None:
-            points.append((prompts.num_tokens, DRAFT_FACTOR * prompts.seconds * self._common))
+            points.append((prompts.num_tokens, prompts.seconds * self._common))
         for at in range(1, len(points) - 1):
             if cells[at].count <= FEW:
                 (low, below), (size, seconds), (high, above) = points[at - 1 : at + 2]
@@ -110,6 +120,16 @@ class StepCosts:
         return cell.seconds * self._common * (1.0 - min(rate * age, MOST_FORGIVEN))
 
 
-def _size_of(num_tokens: int) -> int:
+def size_of_step(parts: Sequence[Part], num_tokens: int) -> tuple[float, bool]:
+    """Return the size of a step with `num_tokens` in all, and whether it only decodes, also drafts and forced tokens."""
+    num_logits = len(parts)
+    if num_tokens == num_logits:  # a part has a token or more: here each has one
+        return num_tokens, True
+    num_logits = sum(part.num_logits for part in parts)
+    is_decoding = all(part.start and part.num_logits and part.num_tokens <= MOST_OF_A_TEXT for part in parts)
+    return num_logits + WITHOUT_LOGITS * (num_tokens - num_logits), is_decoding
+
+
+def _size_of(num_tokens: float) -> int:
     """The size of the cell of such steps: the next larger one."""
     return SIZES[min(bisect_left(SIZES, num_tokens), len(SIZES) - 1)]
