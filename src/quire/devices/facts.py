@@ -60,7 +60,6 @@ class DeviceFacts:
     packages: tuple[str, ...] = ()  # Python packages that it needs beside Quire's own
     driver: Path | None = None  # exists where its hardware and driver are; None: every machine has it
     moves_blocks: bool = False  # its programs copy KV blocks to and from other engines (`MovesBlocks`)
-    verifies_states: bool = True  # it verifies drafts of models with states
     state_grain: int = 1  # it can store a state inside a step after tokens whose number in the text is a multiple of it
 
     @property

@@ -66,14 +66,7 @@ def plan_draft(
 
     `files`: the model's own checkpoint. None: there is nothing that could draft.
     """
-    has_states = any(isinstance(spec, State) for spec in target.graph.caches)
-    if has_states and not facts.verifies_states and checkpoint is not None:
-        raise BadSetting(
-            f"The device {facts.name!r} verifies no drafts of models with recurrent layers, such as "
-            f"{target.architecture}: a draft model has no use. Leave it out.",
-            field="draft",
-        )
-    if config.speculation.speculate == OFF or (has_states and not facts.verifies_states):
+    if config.speculation.speculate == OFF:
         return None
     if checkpoint is None:
         return _planned_mtp(files, target, config, facts)

@@ -121,7 +121,7 @@ class StepCosts:
 
 
 def size_of_step(parts: Sequence[Part], num_tokens: int) -> tuple[float, bool]:
-    """Return the size of a step with `num_tokens` in all, and whether it decodes alone, with drafts or forced tokens."""
+    """Return the size of a step with `num_tokens` in all, and whether no prompt is in it."""
     num_logits = len(parts)
     if num_tokens == num_logits:  # a part has a token or more: here each has one
         return num_tokens, True

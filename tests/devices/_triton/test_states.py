@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from quire.devices._triton.state_work import CHUNK, MAX_STEPS, StateRows, StateSizes, cut_rows
 from quire.ops.batch import Batch, StateSlots
@@ -118,3 +119,30 @@ def test_rows_of_padding_begin_with_zeros_and_write_to_the_spare_slot():
     assert rows.starts.tolist() == list(range(8)) and rows.row_of_token.tolist() == list(range(7))
     assert rows.saves.tolist() == [-1, -1, 8, -1, -1, -1, -1]
     assert used <= 100 and len(rows.chunks) == len(rows.scans) == 0
+
+
+@pytest.mark.parametrize("num_tokens, num_rows, starts, last", [
+    (9, 8, [0, 3, 4, 6, 7, 8, 9, 9, 9], 5),  # more rows of padding than tokens: the last ones are empty
+    (9, 5, [0, 3, 4, 6, 7, 9], 4),  # more tokens: the last row has the rest
+    (9, 4, [0, 3, 4, 6, 9], 3),
+    (6, 4, [0, 3, 4, 6, 6], 2),  # no token of padding
+    (6, 3, [0, 3, 4, 6], 2),
+])  # fmt: skip
+def test_tokens_of_padding_after_drafts_are_in_rows_of_padding(num_tokens, num_rows, starts, last):
+    batch, sizes = step_of([(3, 3), (5, 1), (9, 2)]), StateSizes(num_tokens, num_rows, 0, 0)
+    rows, _ = StateRows.of(np.full(200, 55, np.int32), sizes)
+    rows.fill(batch, cut_rows(batch), SPARE)
+    assert rows.starts.tolist() == starts
+    assert rows.row_of_token[:6].tolist() == [0, 0, 0, 1, 2, 2] and rows.row_of_token[-1] == last
+    assert all(starts[row] <= at < starts[row + 1] for at, row in enumerate(rows.row_of_token.tolist()))
+    assert set(rows.target[3:].tolist()) <= {SPARE}
+
+
+@pytest.mark.parametrize("num_tokens, num_rows", [(5, 5), (5, 9), (9, 5)])
+def test_a_step_of_padding_alone_writes_to_the_spare_slot(num_tokens: int, num_rows: int):
+    rows, _ = StateRows.of(torch.full((200,), 55, dtype=torch.int32), StateSizes(num_tokens, num_rows, 0, 0))
+    rows.fill_padding(SPARE)
+    starts = rows.starts.tolist()
+    assert starts == sorted(starts) and starts[0] == 0 and starts[-1] == num_tokens
+    assert all(starts[row] <= at < starts[row + 1] for at, row in enumerate(rows.row_of_token.tolist()))
+    assert set(rows.target.tolist()) == {SPARE} and set(rows.source.tolist()) == {-1}

@@ -8,6 +8,7 @@ import pytest
 
 from quire.types.request import SamplingParams
 from tests.devices.cuda.models import CudaDriver, small
+from tests.devices.interpreted import on_gpu
 from tests.engine.model_drafts import PROMPTS, DraftDriver, draft_always
 from tests.engine.test_eagle3 import head, target
 from tests.engine.test_heads import with_head
@@ -66,9 +67,11 @@ def test_drafts_of_a_head_are_accepted_with_two_steps_in_flight(place: str, monk
 
 
 @pytest.mark.slow
-def test_a_head_of_the_model_changes_no_text(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case", ["glm4_moe", "qwen3_5", *on_gpu("qwen3_next", "nemotron_h-experts")])
+def test_a_head_of_the_model_changes_no_text(case: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of models with states, which go back after a wrong draft."""
     draft_always(monkeypatch, 2)
-    checkpoint = with_head("glm4_moe")[0].checkpoint
+    checkpoint = with_head(case)[0].checkpoint
     driver = driver_of(place, checkpoint, dtype="f32", deterministic=False)
     assert answers(driver) == answers(driver_of(place, checkpoint, dtype="f32", deterministic=False, speculate="off"))
     assert counts(driver)[0]["mtp"] > 2

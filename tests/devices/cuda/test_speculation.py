@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quire.devices.cuda.drafted import ROW_TOKENS, SINGLY, TOGETHER, are_separate, has_drafts
+from quire.devices.cuda.drafted import ROW_TOKENS, SINGLY, TOGETHER, are_separate, goes_on
 from quire.ops.batch import Batch, RowPart
 from quire.scheduler.speculation import DraftCandidate, Speculation
 from quire.types.request import SamplingParams
 from tests.devices.cuda.models import CudaDriver, random_llama, small
 from tests.devices.interpreted import in_interpreter, on_gpu
 from tests.engine.known_drafts import KnownDrafts
-from tests.models.toys import BLOCK, some_tokens
+from tests.models.toys import BLOCK, make_toy, some_tokens
 
 pytestmark = pytest.mark.device
 NUM_TOKENS = 8
@@ -65,11 +65,25 @@ def test_drafts_change_no_token_in_deterministic_mode(name, place):
         assert num_accepted(driver) > 0
 
 
+@pytest.mark.parametrize("captures", [*in_interpreter(False), *on_gpu(False, True)])
+@pytest.mark.parametrize("name", ["lfm2", *on_gpu("qwen3_5", "qwen3_next", "mamba2", "nemotron_h-experts")])
+def test_drafts_change_no_token_of_a_model_with_states(name, captures, place):
+    """States go back to the start of a draft with a wrong token; what was accepted is computed again."""
+    checkpoint, ways = make_toy(name).checkpoint, dict(list(WAYS.items())[: 2 if place == "cpu" else 4])
+    settings = {"captures": captures, "num_states": 24}
+    without = run(CudaDriver(place, checkpoint, speculate="off", **settings), ways)
+    driver = drafting(place, checkpoint, without, **settings)
+    assert run(driver, ways) == without
+    assert num_accepted(driver) > 0
+    program = driver.program.inner  # type: ignore[attr-defined]
+    assert not captures or any(kind.drafts for _, kind in program._captured)
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("captures", [False, True])
-def test_drafts_change_no_token_of_200_requests_in_deterministic_mode(captures, place):
+@pytest.mark.parametrize("name, captures", [("llama", False), ("llama", True), ("qwen3_5", True)])
+def test_drafts_change_no_token_of_200_requests_in_deterministic_mode(name, captures, place):
     """Captured steps of many sizes, with rows that have drafts and rows that have none."""
-    checkpoint, ways = random_llama(vocab=1024), {}
+    checkpoint, ways = random_llama(vocab=1024) if name == "llama" else make_toy(name).checkpoint, {}
     for index in range(200):
         way = list(WAYS.values())[index % 4 if index % 3 == 0 else 0]
         ways[str(index)] = replace(way, max_tokens=20 + index % 13, speculate="off" if index % 7 == 0 else "auto")
@@ -103,11 +117,12 @@ def step_of(*rows: tuple[int, int, list[int]], num_logits: int = ROW_TOKENS) -> 
     return Batch.of([RowPart([0] * new, at, table, min(num_logits, new)) for at, new, table in rows], BLOCK)
 
 
-def test_steps_with_drafts_are_those_whose_tokens_all_yield_logits():
-    assert has_drafts(step_of((20, 3, [0, 1]), (4, 1, [2])))
-    assert not has_drafts(step_of((20, 1, [0, 1]), (4, 1, [2]))), "every row has one token"
-    assert not has_drafts(step_of((20, 3, [0, 1]), (4, 1, [2]), num_logits=1)), "a prompt"
-    assert not has_drafts(step_of((0, ROW_TOKENS + 1, [0])))
+def test_steps_that_go_on_have_rows_of_a_few_tokens_and_no_text_that_begins():
+    assert goes_on(step_of((20, 3, [0, 1]), (4, 1, [2])))
+    assert goes_on(step_of((20, 3, [0, 1]), (4, 1, [2]), num_logits=1)), "forced tokens"
+    assert not goes_on(step_of((20, 1, [0, 1]), (4, 1, [2]))), "every row has one token"
+    assert not goes_on(step_of((20, 3, [0, 1]), (0, 2, [2]), num_logits=1)), "a prompt"
+    assert not goes_on(step_of((4, ROW_TOKENS + 1, [0])))
 
 
 def test_rows_are_separate_unless_one_reads_what_another_writes():

@@ -107,6 +107,26 @@ def test_captured_steps_with_padding_have_the_bits_of_steps_without(name: str, p
     assert all(np.array_equal(*pair) for pair in zip(*results, strict=True))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["lfm2", "mamba2", "qwen3_5"])
+def test_captured_steps_with_drafts_and_padding_have_the_bits_of_steps_without(name: str, place: str):
+    """Rows of one to eight tokens: 13 tokens padded to 14, and 23 to 24. A row without tokens stays as it was."""
+    limits = replace(LIMITS, max_rows=6, num_blocks=48)
+    model, results = make_toy(name).draw(), []
+    for captures in (False, True):
+        options = LoweringOptions(dtype="f32", captures=captures, deterministic=True)
+        program = CudaDevice(place).lower(model.graph, model.weights, limits, options)
+        texts = session(program, model, num_blocks=limits.num_blocks)
+        found = [texts.step({str(row): some_tokens(15 + 2 * row) for row in range(6)})]
+        for counts in ((8, 1, 2, 1, 1), (1, 8, 8, 3, 3), (1, 1, 1, 2, 8), (2,)):
+            found.append(texts.step({str(row): some_tokens(count) for row, count in enumerate(counts)}))
+        found.append(texts.step({"5": [7]}))
+        results.append([logits for step in found for logits in step.values()])
+        assert captures == (program.num_padded > 0)
+        assert captures == any(kind.drafts and graph is not None for (_, kind), graph in program._captured.items())
+    assert all(np.array_equal(*pair) for pair in zip(*results, strict=True))
+
+
 def test_the_kernel_for_few_rows_does_not_take_a_model_with_states(place: str):
     assert ModelInstructions.of(lowered("qwen3_5", place).instructions) is None
 

@@ -80,7 +80,7 @@ def _delta_steps(
     place = head * KEY * VALUE + channel[:, None] * VALUE + column[None, :]
     start, end = tl.load(starts + row).to(tl.int64), tl.load(starts + row + 1).to(tl.int64)
     slot, to = tl.load(source + row).to(tl.int64), tl.load(target + row).to(tl.int64)
-    is_mine = end - start <= longest  # longer rows are cut into chunks
+    is_mine = (end > start) & (end - start <= longest)  # padding may be empty; longer rows are cut into chunks
     # no kernel of this step wrote it: it is read while the kernel before ends
     state = tl.load(states + slot * HEADS * KEY * VALUE + place, mask=is_there & (slot >= 0) & is_mine, other=0.0)
     follow(CHAINED)

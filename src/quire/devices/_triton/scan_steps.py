@@ -81,7 +81,7 @@ def _scan_steps(
         rates = tl.load(rate + head, mask=is_channel, other=0.0)[:, None]
     start, end = tl.load(starts + row).to(tl.int64), tl.load(starts + row + 1).to(tl.int64)
     slot, to = tl.load(source + row).to(tl.int64), tl.load(target + row).to(tl.int64)
-    is_mine = end - start <= longest  # longer rows are cut into chunks
+    is_mine = (end > start) & (end - start <= longest)  # padding may be empty; longer rows are cut into chunks
     # no kernel of this step wrote it: it is read while the kernel before ends
     state = tl.load(states + slot * HEADS * DIM * SIZE + place, mask=is_there & (slot >= 0) & is_mine, other=0.0)
     follow(CHAINED)

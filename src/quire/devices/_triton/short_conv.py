@@ -76,8 +76,8 @@ def _write_states(
 ):  # fmt: skip
     row = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    is_there = column < DIM
     start, end = tl.load(starts + row), tl.load(starts + row + 1)
+    is_there = (column < DIM) & (end > start)  # a row of padding may be empty
     slot, to = tl.load(source + row).to(tl.int64), tl.load(target + row).to(tl.int64)
     follow(CHAINED)
     for place in tl.static_range(TAPS - 1):

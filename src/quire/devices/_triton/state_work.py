@@ -30,8 +30,8 @@ class StateLimits(NamedTuple):
     has_chunks: bool
 
     def size(self, max_tokens: int, max_rows: int) -> int:
-        """Return the most numbers that the rows of a step take."""
-        rows = StateSizes(max_tokens, max_rows, max_tokens, max_rows)
+        """Return the most numbers that the rows of a step take. One more row may be padding."""
+        rows = StateSizes(max_tokens, max_rows + 1, max_tokens, max_rows)
         return sum(aligned(length) for length in rows.lengths)
 
 
@@ -74,15 +74,23 @@ class StateRows(NamedTuple):
         return cls._make([*flat, chunks.reshape(-1, CHUNK_FIELDS), scans.reshape(-1, SCAN_FIELDS)]), at
 
     def fill(self, batch: Batch, chunks: Chunks, spare: int) -> None:
-        """Write a step. Rows of padding have one token each, begin with zeros and write to the slot `spare`."""
+        """Write a step. Rows of padding begin with zeros and write to the slot `spare`.
+
+        Each has a token of padding: if there are too few, the last rows have none; if too many, the last has the rest.
+        """
         states, num_rows, num_tokens = batch.states, len(batch.lengths), len(batch.token_ids)
         assert states is not None, "a recurrent layer needs the slots of its rows"
         self.source[:num_rows], self.target[:num_rows] = states.source, states.target
         self.source[num_rows:], self.target[num_rows:] = NO_SLOT, spare
         self.starts[: num_rows + 1] = batch.starts
-        self.starts[num_rows + 1 :] = np.arange(num_tokens + 1, num_tokens + len(self.starts) - num_rows)
+        all_rows, all_tokens = len(self.source), len(self.row_of_token)
+        assert all_rows > num_rows or all_tokens == num_tokens, "tokens of padding need a row"
+        if all_rows > num_rows:
+            self.starts[num_rows + 1 :] = np.arange(num_tokens + 1, num_tokens + all_rows - num_rows + 1)
+            self.starts[num_rows + 1 :].clip(max=all_tokens, out=self.starts[num_rows + 1 :])
+            self.starts[-1] = all_tokens
         self.row_of_token[:num_tokens] = batch.row_of_token
-        self.row_of_token[num_tokens:] = np.arange(num_rows, num_rows + len(self.row_of_token) - num_tokens)
+        self.row_of_token[num_tokens:] = np.arange(num_rows, num_rows + all_tokens - num_tokens).clip(max=all_rows - 1)
         self.saves[:] = NO_SLOT
         tokens, slots = states.saves.T
         assert len(np.unique(tokens)) == len(tokens), "a state is saved twice after one token"
@@ -94,8 +102,10 @@ class StateRows(NamedTuple):
         self.source.fill_(NO_SLOT)
         self.target.fill_(spare)
         self.saves.fill_(NO_SLOT)
-        for each in (self.starts, self.row_of_token):
-            each.copy_(each.new_ones(len(each)).cumsum(0) - 1)
+        all_rows, all_tokens = len(self.source), len(self.row_of_token)
+        for each, most in ((self.starts, all_tokens), (self.row_of_token, all_rows - 1)):
+            each.copy_((each.new_ones(len(each)).cumsum(0) - 1).clamp(max=most))
+        self.starts[-1:].fill_(all_tokens)
 
 
 class Chunks(NamedTuple):

@@ -43,6 +43,5 @@ FACTS = DeviceFacts(
     steps_in_flight=2,
     packages=("torch", "triton"),  # a torch that was built for CPUs alone comes without triton
     driver=Path("/dev/nvidiactl"),
-    verifies_states=False,
     state_grain=64,  # tokens of a chunk of the scan
 )

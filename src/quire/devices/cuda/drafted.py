@@ -1,4 +1,5 @@
-"""Steps with drafts: rows have several tokens, all of which yield logits, and are captured like those that decode.
+"""Steps of texts that go on by a few tokens: drafts, forced ones, or some computed again after a state went back. They
+are captured like those that decode.
 
 Attention of a row's tokens is planned TOGETHER, so that a key is read once for several of them; or SINGLY, an item for
 each token, as the kernel for few rows computes them.
@@ -30,12 +31,13 @@ def with_drafts(work: WorkLimits, limits: Limits) -> WorkLimits:
     return replace(work, max_tokens=most, max_rows=min(most, limits.max_rows), split_tokens=ROW_TOKENS)
 
 
-def has_drafts(batch: Batch) -> bool:
-    """Return whether every token yields logits, and some rows have a few of them. So has a short scored prompt."""
+def goes_on(batch: Batch) -> bool:
+    """Return whether all texts go on by a few tokens, one of them by more than one. No text begins."""
     num_tokens, num_rows = len(batch.token_ids), len(batch.lengths)
-    if not num_rows < num_tokens <= MAX_TOKENS or len(batch.logits_at) != num_tokens:
+    if not num_rows < num_tokens <= MAX_TOKENS or not len(batch.logits_at):
         return False
-    return int((batch.starts[1:] - batch.starts[:-1]).max()) <= ROW_TOKENS
+    counts = batch.starts[1:] - batch.starts[:-1]
+    return int(counts.max()) <= ROW_TOKENS and int(batch.positions[batch.starts[:-1]].min()) > 0
 
 
 def are_separate(batch: Batch, block_tokens: int) -> bool:

@@ -110,7 +110,8 @@ class Inputs(NamedTuple):
             at = end
         states = None
         if limits.states is not None:
-            states, used = StateRows.of(buffer[at:], StateSizes(sizes.tokens, sizes.rows, sizes.chunks, sizes.scans))
+            num_rows = sizes.rows + bool(sizes.drafts)  # one more for tokens of padding
+            states, used = StateRows.of(buffer[at:], StateSizes(sizes.tokens, num_rows, sizes.chunks, sizes.scans))
             at += used
         ids, positions, *others = views
         slots, draws = tuple(others[:num_groups]), others[num_groups:]

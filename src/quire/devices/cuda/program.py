@@ -32,7 +32,7 @@ from . import FACTS
 from .attention import AttendsWide
 from .caches import Caches
 from .capture import CAPTURED_AT, Buckets, CapturedStep, GraphKind, capture, idle_captures
-from .drafted import ROW_TOKENS, SINGLY, TOGETHER, are_separate, has_drafts, max_tokens, with_drafts
+from .drafted import ROW_TOKENS, SINGLY, TOGETHER, are_separate, goes_on, max_tokens, with_drafts
 from .extra_rows import RowBuffers
 from .formats import matrix_formats
 from .host_experts import HostExperts
@@ -100,7 +100,7 @@ class CudaProgram(MovesCudaBlocks):
     def __post_init__(self) -> None:
         limits, is_cuda = self.limits, self.device.type == "cuda"
         self._buckets = Buckets(limits.max_rows)
-        self._drafted_buckets = Buckets(max_tokens(limits) if self.work.states is None else 1)
+        self._drafted_buckets = Buckets(max_tokens(limits))
         num_groups = 1 + len(self.work.windows)
         fixed = (2 + num_groups) * aligned(limits.max_tokens) + 8 * aligned(limits.max_logits)
         drafted = sum(work_size(with_drafts(each, limits)) for each in self.work.attention.values())
@@ -122,9 +122,9 @@ class CudaProgram(MovesCudaBlocks):
 
     @property
     def draft_capacity(self) -> DraftCapacity | None:
-        """Steps with drafts that are captured. Those that change states are not."""
+        """Steps with drafts that are captured."""
         tokens = self._drafted_buckets.sizes[-1]
-        return DraftCapacity(min(ROW_TOKENS, tokens) - 1, tokens) if self.work.states is None else None
+        return DraftCapacity(min(ROW_TOKENS, tokens) - 1, tokens)
 
     @property
     def formats(self) -> dict[str, int]:
@@ -144,10 +144,10 @@ class CudaProgram(MovesCudaBlocks):
         staging = self._staging[self._next]
         self._next = (self._next + 1) % len(self._staging)
         sizes = StepSizes(len(batch.token_ids), len(batch.lengths), len(batch.logits_at))
-        if has_drafts(batch) and self.work.states is None:
-            sizes = sizes._replace(
-                drafts=self._drafts_of(sizes.tokens, partial(are_separate, batch, self.limits.block_tokens))
-            )
+        has_drafts = sizes.tokens == sizes.logits > sizes.rows
+        if goes_on(batch):
+            is_separate = partial(are_separate, batch, self.limits.block_tokens)
+            sizes = sizes._replace(drafts=self._drafts_of(sizes.tokens, is_separate) if has_drafts else TOGETHER)
         if sizes.drafts == SINGLY and len(batch.groups):
             batch = replace(batch, groups=batch.groups[:0])
         mode = sampling_mode(batch.draws)
@@ -157,7 +157,7 @@ class CudaProgram(MovesCudaBlocks):
             kind = GraphKind(bool(len(batch.groups)), "none" if mode == "masked" else mode, sizes.drafts)
             bucket = self._buckets_of(kind).find(sizes) if self.captures and not len(batch.pools) else None
             is_typical = bucket is None or (bucket, kind) in self._captured
-            captured = None if bucket is None else self._captured_for(bucket, kind)
+            captured = None if bucket is None else self._captured_for(bucket, kind, has_drafts)
             if staging.began is not None:
                 staging.began.record()
             padded = sizes if captured is None else captured.sizes
@@ -313,7 +313,8 @@ class CudaProgram(MovesCudaBlocks):
             for kind, views in inputs.work.items()
         }
         where, *windows = (TokenPlacement(inputs.positions, slots) for slots in inputs.slots)
-        at = inputs.logits_at if sizes.logits != sizes.tokens else None
+        every = sizes.logits == sizes.tokens and sizes.drafts != TOGETHER  # a graph of these is for any of the tokens
+        at = None if every else inputs.logits_at
         run = Run(inputs.ids, where, inputs.tables, work, self.sampler.last_tokens, at, windows=tuple(windows))
         run.merges = any(each.partials for each in counts.values())
         run.is_decode, run.is_single = sizes.tokens == sizes.rows and not sizes.drafts, sizes.drafts == SINGLY
@@ -329,12 +330,12 @@ class CudaProgram(MovesCudaBlocks):
     def _buckets_of(self, kind: GraphKind) -> Buckets:
         return self._drafted_buckets if kind.drafts else self._buckets
 
-    def _captured_for(self, bucket: int, kind: GraphKind) -> CapturedStep | None:
-        """Return the graph of such a step. None: launch it kernel by kernel."""
+    def _captured_for(self, bucket: int, kind: GraphKind, is_frequent: bool) -> CapturedStep | None:
+        """Return the graph of such a step. None: launch it kernel by kernel. `is_frequent`: it will occur again."""
         key = bucket, kind
         if key not in self._captured:
             self._uses[key] += 1
-            if self._uses[key] < CAPTURED_AT and not kind.drafts:
+            if self._uses[key] < CAPTURED_AT and not is_frequent:
                 return None
             self._try_to_capture(bucket, kind)
         return self._captured[key]
