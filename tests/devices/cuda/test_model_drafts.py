@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from quire.types.request import SamplingParams
 from tests.devices.cuda.models import CudaDriver, small
@@ -16,9 +17,10 @@ from tests.models.toys import some_tokens
 
 pytestmark = pytest.mark.device
 
+NUM_TOKENS = 40 if torch.cuda.is_available() else 6  # a GPU drafts once it has measured a step of a captured graph
 WAYS = {
-    "greedy": SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True),
-    "seeded": SamplingParams(seed=3, top_k=30, max_tokens=6, ignore_eos=True),
+    "greedy": SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True),
+    "seeded": SamplingParams(seed=3, top_k=30, max_tokens=NUM_TOKENS, ignore_eos=True),
 }
 
 

@@ -66,11 +66,16 @@ def test_drafts_change_no_token_in_deterministic_mode(name, place):
 
 
 @pytest.mark.parametrize("captures", [*in_interpreter(False), *on_gpu(False, True)])
-@pytest.mark.parametrize("name", ["lfm2", *on_gpu("qwen3_5", "qwen3_next", "mamba2", "nemotron_h-experts")])
+@pytest.mark.parametrize("name", ["lfm2", *on_gpu("mamba2", "qwen3_5", "qwen3_next", "nemotron_h-experts")])
 def test_drafts_change_no_token_of_a_model_with_states(name, captures, place):
-    """States go back to the start of a draft with a wrong token; what was accepted is computed again."""
+    """States go back to the start of a draft with a wrong token; what was accepted is computed again.
+
+    On a GPU, deterministic mode does not support the odd widths of three toys: they run in float32.
+    """
     checkpoint, ways = make_toy(name).checkpoint, dict(list(WAYS.items())[: 2 if place == "cpu" else 4])
     settings = {"captures": captures, "num_states": 24}
+    if name not in ("lfm2", "mamba2"):
+        settings |= {"dtype": "f32", "deterministic": False}
     without = run(CudaDriver(place, checkpoint, speculate="off", **settings), ways)
     driver = drafting(place, checkpoint, without, **settings)
     assert run(driver, ways) == without
@@ -80,14 +85,14 @@ def test_drafts_change_no_token_of_a_model_with_states(name, captures, place):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name, captures", [("llama", False), ("llama", True), ("qwen3_5", True)])
+@pytest.mark.parametrize("name, captures", [("llama", False), ("llama", True), ("lfm2", True)])
 def test_drafts_change_no_token_of_200_requests_in_deterministic_mode(name, captures, place):
     """Captured steps of many sizes, with rows that have drafts and rows that have none."""
     checkpoint, ways = random_llama(vocab=1024) if name == "llama" else make_toy(name).checkpoint, {}
     for index in range(200):
         way = list(WAYS.values())[index % 4 if index % 3 == 0 else 0]
         ways[str(index)] = replace(way, max_tokens=20 + index % 13, speculate="off" if index % 7 == 0 else "auto")
-    settings = {"num_blocks": 2000, "max_rows": 24, "max_context": 2048}
+    settings = {"num_blocks": 2000, "num_states": 100, "max_rows": 24, "max_context": 2048}
 
     def answers(driver: CudaDriver) -> dict[str, list[int]]:
         for index, (name, sampling) in enumerate(ways.items()):
