@@ -161,7 +161,8 @@ def test_a_choice_is_cached_with_the_lowered_weights_and_not_measured_again(monk
     kept.wait()
     num_measured = watch.num_measured
     second = lower(model, kept=kept)
-    assert num_measured > 0 and watch.num_measured == num_measured
+    assert (num_measured > 0) == any(len(alike(fmt)) > 1 for fmt in first.kernels), "one variant needs no measurement"
+    assert watch.num_measured == num_measured
     assert second.kernels == first.kernels
 
 
