@@ -22,7 +22,6 @@ from quire.devices.cuda.candidates import Candidate, candidates
 from quire.devices.cuda.capture import IDLE_ROWS, Buckets, CapturedStep, GraphKind, idle_captures
 from quire.devices.cuda.device import CudaDevice
 from quire.devices.cuda.drafted import SINGLY, TOGETHER
-from quire.devices.cuda.inputs import StepSizes
 from quire.devices.cuda.linear import Linear
 from quire.devices.cuda.program import CudaProgram
 from quire.devices.cuda.tiles import BUCKETS, MEASURED, ProductKey, Tiles
@@ -252,7 +251,7 @@ def test_idle_time_is_used_for_captures_first_and_then_for_tuning_if_it_is_on(pl
         assert not program.use_idle_time(), "no step has run yet"
         program._tuner = Tuner(program.instructions, table(tmp_path), lambda run: 1.0)
         done = list(program._idle_captures())
-        program._captured.update(dict.fromkeys(done, CapturedStep(None, torch.empty(0), StepSizes(1, 1, 1))))
+        program._captured.update(dict.fromkeys(done, CapturedStep(None, torch.empty(0), None)))
         program._uses[done[0]] += 1
         while program.use_idle_time():
             steps += 1

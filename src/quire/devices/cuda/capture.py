@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from .inputs import StepSizes
+from .inputs import StepLayout, StepSizes
 
 Result = TypeVar("Result")
 CAPTURED_AT = 2  # uses: a kind of step that occurs once is not worth the time of a capture
@@ -72,7 +72,7 @@ class CapturedStep:
 
     graph: Any
     logits: Tensor
-    sizes: StepSizes
+    layout: StepLayout
 
     def replay(self) -> Tensor:
         """Start the graph; return its logits."""
@@ -80,14 +80,14 @@ class CapturedStep:
         return self.logits
 
 
-def capture(whole: Callable[[], Tensor], stream: Any, pool: Any, sizes: StepSizes) -> CapturedStep:
+def capture(whole: Callable[[], Tensor], stream: Any, pool: Any, layout: StepLayout) -> CapturedStep:
     """Capture the graph of a step. All graphs of a program share `pool`: they never run at the same time.
 
     They share the memory of their logits too, which are read before the next step. Kept separately, the logits of all
     buckets up to 1,024 rows would take 6 GB per kind (vocabulary of 128,256).
     """
     graph, logits = record(whole, stream, pool)
-    return CapturedStep(graph, torch.as_tensor(_Unowned(logits), device=logits.device), sizes)
+    return CapturedStep(graph, torch.as_tensor(_Unowned(logits), device=logits.device), layout)
 
 
 class _Unowned:

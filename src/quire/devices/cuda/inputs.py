@@ -118,6 +118,14 @@ class Inputs(NamedTuple):
         return cls._make([ids, positions, slots, *draws, work, states, buffer[at:]])
 
 
+class StepLayout(NamedTuple):
+    """Where the inputs of a step are in the buffer on the device."""
+
+    sizes: StepSizes
+    work: StepSplit
+    inputs: Inputs
+
+
 def fill(
     inputs: Inputs, batch: Batch, limits: StepSplit, chunks: Chunks | None, trash_slots: Sequence[int]
 ) -> tuple[dict[AttentionKind, WorkCounts], int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from quire.devices.base import StepOutput
 from quire.ops.batch import Batch, Draws
+
+from .inputs import Inputs, StepSizes
 
 Array = NDArray[Any]
 
@@ -32,13 +34,14 @@ class Staging:
     tokens: Tensor  # int32, pinned: the sampled tokens
     began: Any  # torch.cuda.Event, or None on a CPU
     done: Any
+    views: dict[StepSizes, Inputs] = field(default_factory=dict)  # of `numbers`, for steps that are captured
 
     @classmethod
     def make(cls, size: int, num_tokens: int, is_cuda: bool) -> Staging:
         numbers = torch.zeros(size, dtype=torch.int32, pin_memory=is_cuda)
         tokens = torch.zeros(num_tokens, dtype=torch.int32, pin_memory=is_cuda)
-        events = (torch.cuda.Event(enable_timing=True) if is_cuda else None for _ in range(2))
-        return cls(numbers, tokens, *events)
+        began, done = (torch.cuda.Event(enable_timing=True) if is_cuda else None for _ in range(2))
+        return cls(numbers, tokens, began, done)
 
     def seconds(self) -> float | None:
         """Wait for the step; return its device-busy seconds, from the end of the previous step if that came later."""

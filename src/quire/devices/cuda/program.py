@@ -36,7 +36,7 @@ from .drafted import ROW_TOKENS, SINGLY, TOGETHER, are_separate, goes_on, max_to
 from .extra_rows import RowBuffers
 from .formats import matrix_formats
 from .host_experts import HostExperts
-from .inputs import NO_MASK, NO_ROW, Inputs, StepSizes, StepSplit, fill, of_groups
+from .inputs import NO_MASK, NO_ROW, Inputs, StepLayout, StepSizes, StepSplit, fill, of_groups
 from .instructions import Instruction, Run
 from .moved_blocks import BlockCopies, MovesCudaBlocks
 from .out_of_memory import convert_out_of_memory, state_failure
@@ -160,9 +160,9 @@ class CudaProgram(MovesCudaBlocks):
             captured = None if bucket is None else self._captured_for(bucket, kind, has_drafts)
             if staging.began is not None:
                 staging.began.record()
-            padded = sizes if captured is None else captured.sizes
+            padded = sizes if captured is None else captured.layout.sizes
             self.num_padded += padded.tokens - sizes.tokens
-            inputs, counts = self._send(batch, padded, staging)
+            inputs, counts = self._send(batch, padded, staging, None if captured is None else captured.layout)
             self.rows.give(batch)
             for group, copies in enumerate(of_groups(batch, "copies")):
                 if len(copies):
@@ -247,18 +247,22 @@ class CudaProgram(MovesCudaBlocks):
         return Tuner(self.instructions, table, wall_clock if self._stream is None else GraphTimer(self._stream))
 
     def _send(
-        self, batch: Batch, padded: StepSizes, staging: Staging
+        self, batch: Batch, padded: StepSizes, staging: Staging, layout: StepLayout | None
     ) -> tuple[Inputs, dict[AttentionKind, WorkCounts]]:
-        """Send the step's inputs to the device, in one transfer."""
-        work, chunks = self._work_of(padded), self.work.cut(batch)
+        """Send the step's inputs to the device, in one transfer. `layout`: of a captured step."""
+        work, chunks = self._work_of(padded) if layout is None else layout.work, self.work.cut(batch)
         if chunks is not None:
             padded = padded._replace(chunks=len(chunks.chunks), scans=len(chunks.scans))
-        numbers = staging.numbers.numpy()
-        host = Inputs.of(numbers, numbers.view(np.float32), padded, work)
+        host = staging.views.get(padded)
+        if host is None:
+            numbers = staging.numbers.numpy()
+            host = Inputs.of(numbers, numbers.view(np.float32), padded, work)
+            if layout is not None:  # steps like it will follow
+                staging.views[padded] = host
         counts, num_tables = fill(host, batch, work, chunks, self.caches.trash_slots)
-        used = len(numbers) - len(host.tables) + num_tables
+        used = len(staging.numbers) - len(host.tables) + num_tables
         self._numbers[:used].copy_(staging.numbers[:used], non_blocking=True)
-        return Inputs.of(self._numbers, self._floats, padded, work), counts
+        return Inputs.of(self._numbers, self._floats, padded, work) if layout is None else layout.inputs, counts
 
     def _work_of(self, sizes: StepSizes) -> StepSplit:
         """Return how such a step is split. Enough rows to fill the GPU are not split: nothing to merge."""
@@ -379,4 +383,4 @@ class CudaProgram(MovesCudaBlocks):
                 self.sampler.sample(logits, inputs, kind.mode, None)
             return logits
 
-        return capture(whole, self._stream, self._pool, padded)
+        return capture(whole, self._stream, self._pool, StepLayout(padded, work, inputs))
