@@ -52,6 +52,7 @@ from quire.types.step import (
     TokenLogprobs,
     one_token_result,
     one_token_results,
+    verified_result,
 )
 
 Array = NDArray[Any]
@@ -294,6 +295,8 @@ class Runner:
         if flight.built.is_simple and not masks and min(tokens) >= 0:
             return one_token_results(tokens)
         host_sampled = flight.built.host_sampled
+        if not host_sampled and not masks and min(tokens) >= 0:
+            return self._verify_all(flight.plan.parts, tokens)
         by_host = dict(zip(host_sampled, self._sample(flight, host_sampled, output.logits, None, masks), strict=True))
         results, at = [], 0
         for index, part in enumerate(flight.plan.parts):
@@ -306,6 +309,21 @@ class Runner:
                 results.append(self._verify(part, tokens[at : at + count], masks.get(index)))
             else:
                 results.append(one_token_result(tokens[at]))
+            at += count
+        return tuple(results)
+
+    def _verify_all(self, parts: Sequence[Part], sampled: list[int]) -> tuple[PartResult, ...]:
+        """Return the tokens of all parts. Hot path: the device waits for the next step with drafts."""
+        results, at, newest = [], 0, self._rows.last_tokens
+        for _, row, _, known, count, *_ in parts:
+            if count > 1 and known is not None:
+                end, before = at, len(known) - count + 1 - at  # `before`: of a sampled token's draft
+                while end < at + count - 1 and known[before + end] == sampled[end]:
+                    end += 1
+                newest[row] = sampled[end]
+                results.append(verified_result(tuple(sampled[at : end + 1])))
+            else:
+                results.append(one_token_result(sampled[at]) if count else NO_TOKEN)
             at += count
         return tuple(results)
 

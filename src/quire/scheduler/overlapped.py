@@ -50,6 +50,7 @@ class OverlappedSpeculation(Speculation):
         self._num_skipped, self._patience, self._pause = 0, FIRST_PATIENCE, 0
         self._num_probes = 0  # drafts to try in the next step, whatever is expected of them
         self._unlearned: list[tuple[RequestDrafts, Source, int, int]] = []
+        self._unrecorded: list[tuple[Sequence[Part], int, float, bool]] = []
         self._choice = LastChoice()
 
     def wants_results(self, running: Sequence[RequestState]) -> bool:
@@ -102,7 +103,8 @@ class OverlappedSpeculation(Speculation):
         choice, num_running = self._choice, step.num_texts
         budget = min(self._limits.step_drafts, self._limits.step_tokens - round(step.size))
         if choice.num_running == num_running > FEW_TEXTS and choice.num_uses < MAX_USES:
-            counts = [sum(gain >= choice.least for gain in each.gains) for each in candidates]
+            least = choice.least
+            counts = [len([gain for gain in each.gains if gain >= least]) for each in candidates]
             choice.num_uses += 1
             if sum(counts) <= budget:
                 return counts
@@ -115,7 +117,10 @@ class OverlappedSpeculation(Speculation):
         self._unlearned.append((request, source, num_drafts, num_accepted))
 
     def _catch_up(self) -> None:
-        """Update acceptance rates with the last results, while the device computes."""
+        """Learn from the last results, while the device computes."""
+        for step in self._unrecorded:
+            self._record_step(*step)
+        self._unrecorded.clear()
         for request, source, num_drafts, num_accepted in self._unlearned:
             self._acceptance.record(request, source, num_drafts, num_accepted)
             request.chances[source] = super()._chances(request, source, self._limits.row_drafts)
@@ -127,6 +132,9 @@ class OverlappedSpeculation(Speculation):
 
     def record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_usual: bool) -> None:
         """Record the time of a step in which every part decodes."""
+        self._unrecorded.append((parts, num_tokens, seconds, is_usual))
+
+    def _record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_usual: bool) -> None:
         if num_tokens == len(parts):
             if is_usual:
                 self._costs.record(num_tokens, seconds)

@@ -284,8 +284,9 @@ class RequestState:
     @property
     def can_draft(self) -> bool:
         """Would its next part be its newest token and nothing else, and may drafts follow that?"""
-        is_ready = self.phase is Phase.DECODING and not (self.num_in_flight or self.expected or self.must_score)
-        return is_ready and self.remaining == 1 and self.request.sampling.speculate != OFF
+        if self.phase is not Phase.DECODING or self.num_in_flight or self.expected or self.must_score:
+            return False
+        return len(self.tokens) == self.scheduled + 1 and self.request.sampling.speculate != OFF
 
     def suggest(self, drafts: tuple[int, ...]) -> None:
         """Set the drafts of the next step, none past the token limit. Ignored unless it is decoding."""
@@ -308,7 +309,9 @@ class RequestState:
 
     def take_verified(self, part: Part, tokens: tuple[int, ...]) -> bool:
         """Record the tokens of a part with drafts. False: the general path must, as they may end it. Hot path."""
-        if not tokens or not 1 < part.num_logits == part.num_tokens or self._num_stale or self._has_state:
+        if not tokens or self._num_stale or self._has_state:
+            return False
+        if part.tokens is None or not 1 < part.num_logits == len(part.tokens):
             return False
         if len(self.tokens) + len(tokens) >= self.max_total or not self.stops.isdisjoint(tokens):
             return False

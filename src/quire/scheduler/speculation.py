@@ -114,7 +114,9 @@ class Speculation:
         states = [state for state in running if state.can_draft]
         if not states:
             return
-        candidates, step = self._candidates(states), PlainStep.of(running, has_newcomers)
+        are_all = len(states) == num_running and not has_newcomers  # and nothing else is due
+        step = PlainStep(num_running) if are_all else PlainStep.of(running, has_newcomers)
+        candidates = self._candidates(states)
         if self._model is not None:
             candidates = self._with_model(self._model, states, candidates, step)
         if not candidates:

@@ -1,8 +1,9 @@
 """What the scheduler and the runner exchange: a `StepPlan` goes down, a `StepResult` comes up.
 
 `Part`, `PartResult` and `Outcome` are named tuples, not dataclasses: a step of 1,000 requests builds 1,000 of each, and
-a frozen dataclass of six fields takes three times as long to build. The functions `decode_part`, `one_token_result`,
-`one_token_results` and `token_outcome` build the most frequent ones faster than their classes do.
+a frozen dataclass of six fields takes three times as long to build. The functions `decode_part`, `draft_part`,
+`one_token_result`, `one_token_results`, `verified_result` and `token_outcome` build the most frequent ones faster than
+their classes do.
 """
 
 from __future__ import annotations
@@ -148,6 +149,11 @@ class PartResult(NamedTuple):
 def one_token_result(token: int) -> PartResult:
     """Return the result of a part that sampled one token and reports no log probabilities."""
     return new_tuple(PartResult, ((token,), (), None, (), b""))
+
+
+def verified_result(tokens: tuple[int, ...]) -> PartResult:
+    """Return the result of a part with drafts that reports no log probabilities."""
+    return new_tuple(PartResult, (tokens, (), None, (), b""))
 
 
 def one_token_results(tokens: Iterable[int]) -> tuple[PartResult, ...]:
