@@ -61,7 +61,7 @@ class GatewayMember:
         self._registration = {"url": config.advertise or url, "kind": "quire", "key": config.offered_key or ""}
         if role != Role.BOTH:
             self._registration["role"] = role
-        self._is_known = False
+        self._is_known = self._has_joined = False  # at the last answer; ever
 
     async def beat(self) -> float:
         """Join, or renew the registration. Returns the seconds until the next time."""
@@ -70,7 +70,7 @@ class GatewayMember:
 
     async def leave(self) -> None:
         """Say that this server takes no more requests."""
-        if self._is_known:
+        if self._has_joined:  # also if the last beat failed: the gateway may still count on this server
             await self._post("leave")
 
     async def _post(self, what: str) -> dict[str, Any] | None:
@@ -94,3 +94,4 @@ class GatewayMember:
         elif not is_known:
             logger.warning("the gateway at %s cannot be joined: %s", self._config.join, why)
         self._is_known = is_known
+        self._has_joined |= is_known
