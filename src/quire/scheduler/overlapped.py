@@ -7,6 +7,7 @@ to pay for it, the next step is planned while one is in flight.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ PAUSE = 4  # steps between two calls then
 MAX_USES = 4  # steps that reuse one choice
 FIRST_FORGIVEN = 0.005  # of the seconds of steps with drafts, for each step since the last of the few measured
 LEAST_SHARE = 0.2  # of a step's measured seconds: at least this much is not the draft model's time
+NUMS_OF_TEXTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of steps whose times are kept apart
 GUESSED_WAIT = 1.25  # times the seconds of the plain step, until a step with drafts was measured
 
 
@@ -46,7 +48,7 @@ class OverlappedSpeculation(Speculation):
     ) -> None:
         super().__init__(drafters, limits, model)
         self._model_seconds = 0.0  # that the model took before the step in flight: part of the measured time
-        self._drafted_costs = StepCosts(FIRST_FORGIVEN)
+        self._drafted_costs: dict[int, StepCosts] = {}  # by texts: each has a context to read, and work on the host
         self._num_skipped, self._patience, self._pause = 0, FIRST_PATIENCE, 0
         self._num_probes = 0  # drafts to try in the next step, whatever is expected of them
         self._unlearned: list[tuple[RequestDrafts, Source, int, int]] = []
@@ -141,17 +143,21 @@ class OverlappedSpeculation(Speculation):
         else:
             size, is_decoding = size_of_step(parts, num_tokens)
             if is_decoding:
-                self._drafted_costs.record(size, max(seconds - self._model_seconds, LEAST_SHARE * seconds))
+                costs = self._costs_with_drafts(len(parts))
+                costs.record(size, max(seconds - self._model_seconds, LEAST_SHARE * seconds))
         self._add_probe_seconds(seconds)
 
     def _drafted_seconds(self, step: PlainStep, num_drafts: int, num_again: float = 0.0) -> float:
-        if not self._drafted_costs.has_measurements:
+        if not self._costs_with_drafts(step.num_texts).has_measurements:
             return GUESSED_WAIT * self._costs.seconds(step.num_texts)
         return super()._drafted_seconds(step, num_drafts, num_again)
 
-    @property
-    def _costs_of_drafts(self) -> StepCosts:
-        return self._drafted_costs
+    def _costs_with_drafts(self, num_texts: int) -> StepCosts:
+        most = NUMS_OF_TEXTS[min(bisect_left(NUMS_OF_TEXTS, num_texts), len(NUMS_OF_TEXTS) - 1)]
+        found = self._drafted_costs.get(most)
+        if found is None:
+            found = self._drafted_costs[most] = StepCosts(FIRST_FORGIVEN)
+        return found
 
     def _probe(self, candidate: DraftCandidate, size: float) -> int:
         if self._num_probes:

@@ -250,7 +250,7 @@ class Speculation:
 
         The others must be computed anyway, so their time is no part of the choice. But drafts beside them cost more.
         """
-        costs = self._costs_of_drafts
+        costs = self._costs_with_drafts(step.num_texts)
         seconds = costs.seconds(step.size + num_drafts)
         if step.others:
             seconds += costs.seconds(step.num_texts) - costs.seconds(step.size)
@@ -259,9 +259,8 @@ class Speculation:
             return seconds + max(0.0, later)
         return seconds
 
-    @property
-    def _costs_of_drafts(self) -> StepCosts:
-        """The times of steps with drafts."""
+    def _costs_with_drafts(self, num_texts: int) -> StepCosts:
+        """Return the times of steps in which so many texts decode, some of them with drafts."""
         return self._costs
 
     def _probe(self, candidate: DraftCandidate, size: float) -> int:
