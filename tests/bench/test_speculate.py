@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from argparse import Namespace
 
@@ -27,9 +28,24 @@ def test_prompts_depend_on_the_seed_alone(name: str) -> None:
 def test_a_machine_that_gets_slower_does_not_widen_the_interval() -> None:
     slowing = [1.25, 0.8] * 8  # whichever of a pair ran second was slower, and the order alternates
     assert speculate.interval_of(slowing) == pytest.approx((1.0, 1.0, 1.0))
-    middle, low, high = speculate.interval_of([1.0, 1.0, 1.21, 1.21, 1.1, 1.1])
-    assert middle == pytest.approx(1.1) and low < 0.9 and high > 1.3  # three values: t is 4.3
     assert speculate.interval_of([2.0, 2.0]) == pytest.approx((2.0, 0.0, float("inf")))
+
+
+@pytest.mark.pure
+def test_the_interval_is_that_of_wilcoxons_test() -> None:
+    """Of 8 values, the critical sum of ranks is 3: the interval is from the 4th of the 36 means to the 4th last one."""
+    values = [1.01, 1.04, 0.97, 1.10, 1.02, 0.99, 1.07, 1.05]
+    logs = [math.log(value) for value in values]
+    means = sorted((one + other) / 2 for at, one in enumerate(logs) for other in logs[at:])
+    expected = (math.exp((means[17] + means[18]) / 2), math.exp(means[3]), math.exp(means[-4]))
+    assert speculate.interval_of([value for value in values for _ in range(2)]) == pytest.approx(expected)
+
+
+@pytest.mark.pure
+def test_a_moment_of_other_work_hardly_moves_the_interval() -> None:
+    values = [1.0 + 0.01 * (at % 5) for at in range(40)]
+    one, other = ([each for each in (*values[:-1], last) for _ in range(2)] for last in (values[-1], 9.0))
+    assert speculate.interval_of(one) == pytest.approx(speculate.interval_of(other), abs=0.005)
 
 
 @pytest.mark.slow

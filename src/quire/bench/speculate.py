@@ -14,7 +14,8 @@ import math
 import random
 import time
 from argparse import ArgumentParser, Namespace
-from statistics import fmean, stdev
+from itertools import combinations_with_replacement
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from quire.bench.engines.model_path import model_path
@@ -29,17 +30,12 @@ CONCURRENCY = (1, 4, 16, 64)
 PAIRS, MIN_GROUPS = 200, 16  # pairs of requests in a cell; groups of requests that run together
 OUTPUT_TOKENS = 96
 GOAL = 0.98  # what the interval of every cell lies above
-# Standard errors on either side of a 95 % interval: Student's t, by degrees of freedom; beyond the last one 2.
-T_QUANTILES = (
-    *(12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10),
-    *(2.09, 2.09, *[2.08] * 10, *[2.04] * 30),
-)
-MANY_QUANTILE = 2.0
+NORMAL_QUANTILE = 1.96  # standard deviations on either side that have 95 % of a normal distribution
 CHOICES = ("off", "auto")
 
 
 class Interval(NamedTuple):
-    """A mean ratio, and the bounds of its 95 % interval."""
+    """The middle of some ratios, and the bounds of its 95 % interval."""
 
     ratio: float
     low: float
@@ -132,15 +128,20 @@ def measure_cell(llm: LLM, name: str, load: DraftLoad, num_streams: int, sizes: 
 
 
 def interval_of(ratios: list[float]) -> Interval:
-    """Return the geometric mean of ratios and its 95 % interval. Two neighbours, of opposite orders, are one value."""
+    """Return the middle of ratios, and its 95 % interval by Wilcoxon's signed ranks.
+
+    So a pair in which the machine did other work for a moment counts like any pair on its side of the middle. Two
+    neighbours, of opposite orders, are one value.
+    """
     logs = [math.log(ratio) for ratio in ratios]
     values = [fmean(pair) for pair in zip(logs[::2], logs[1::2], strict=True)]
-    middle, error = fmean(values), math.inf
-    if len(values) > 1:
-        freedom = len(values) - 1
-        quantile = T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else MANY_QUANTILE
-        error = quantile * stdev(values) / math.sqrt(len(values))
-    return Interval(math.exp(middle), math.exp(middle - error), math.exp(middle + error))
+    means = sorted(fmean(pair) for pair in combinations_with_replacement(values, 2))
+    count = len(values)
+    deviation = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
+    outside = math.floor(len(means) / 2 - NORMAL_QUANTILE * deviation - 0.5)  # of the means, on either side
+    if outside < 0:  # too few values
+        return Interval(math.exp(median(means)), 0.0, math.inf)
+    return Interval(*(math.exp(each) for each in (median(means), means[outside], means[-1 - outside])))
 
 
 def _run(

@@ -51,7 +51,9 @@ class Scheduler(LiveRequests):
         self._requests = RequestTable()
         self._in_flight: deque[tuple[StepPlan, StepBuilder]] = deque()
         self._outcomes: list[Outcome] = []
+        self._unsealed: list[RequestState] = []  # with full blocks, which are sealed in `drain`
         self._num_arrived = self._num_steps = self._num_preemptions = 0
+        self._now = 0.0  # of the last plan or commit
 
     # ── requests ──
 
@@ -85,6 +87,7 @@ class Scheduler(LiveRequests):
 
     def plan(self, now: float) -> StepPlan:
         """Return the next step. With steps in flight, it assumes that each of them yields one token per stream."""
+        self._now = now
         self._expire(now)
         step = StepBuilder(self._num_steps + 1, self._config, self._cache, now, bool(self._in_flight))
         self._preempt_for_urgent(now)
@@ -129,12 +132,21 @@ class Scheduler(LiveRequests):
                 drafts = self._speculation.record(state.sample_id, part.num_logits - 1, tokens)
                 report(token_outcome(state.request_id, state.sample, tokens, logprobs, drafts))
                 if state.computed >= state.seal_at:
-                    self._seal(state, now)
+                    self._unsealed.append(state)
                 continue
             if error is not None:
                 self._restart_dependents(state, step, now)
             self._apply(state, part, part_result, now)
         self._cache.fulfil(step.promises.values())
+        self._now = now
+
+    def drain(self) -> list[Outcome]:
+        """Return the outcomes since the last call. Blocks are sealed here if the device waited for the next step."""
+        for state in self._unsealed:
+            if state.lease is not None and state.computed >= state.seal_at:
+                self._seal(state, self._now)
+        self._unsealed.clear()
+        return super().drain()
 
     def _restart_dependents(self, state: RequestState, step: StepBuilder, now: float) -> None:
         """Preempt the requests that treated a failed part's blocks, or later ones of its request, as computed."""
