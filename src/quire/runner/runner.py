@@ -38,9 +38,10 @@ from quire.runner.pooling import VectorSum, has_pool, vector_result
 from quire.runner.rows import Row, Rows
 from quire.runner.sources import SourcePrograms
 from quire.runner.state_digests import StateDigests, TextDigest
+from quire.runner.verify import NO_TOKEN, verify, verify_all
 from quire.sampling.logprobs import score
 from quire.sampling.mask import blank
-from quire.sampling.sampler import Task, Top, no_choice, sample
+from quire.sampling.sampler import Task, Top, sample
 from quire.types.errors import OutOfDeviceMemory, QuireError, StepFailed
 from quire.types.kinds import PoolKind
 from quire.types.sampling_values import OFF
@@ -52,12 +53,10 @@ from quire.types.step import (
     TokenLogprobs,
     one_token_result,
     one_token_results,
-    verified_result,
 )
 
 Array = NDArray[Any]
 NO_LIMITS = DraftCapacity(1 << 20, 1 << 20)
-NO_TOKEN = PartResult()  # of a part that ends inside a prompt
 logger = logging.getLogger(__name__)
 
 
@@ -296,7 +295,7 @@ class Runner:
             return one_token_results(tokens)
         host_sampled = flight.built.host_sampled
         if not host_sampled and not masks and min(tokens) >= 0:
-            return self._verify_all(flight.plan.parts, tokens)
+            return verify_all(flight.plan.parts, tokens, self._rows.last_tokens)
         by_host = dict(zip(host_sampled, self._sample(flight, host_sampled, output.logits, None, masks), strict=True))
         results, at = [], 0
         for index, part in enumerate(flight.plan.parts):
@@ -306,38 +305,11 @@ class Runner:
             elif not count:
                 results.append(NO_TOKEN)
             elif count > 1 or index in masks or tokens[at] < 0:
-                results.append(self._verify(part, tokens[at : at + count], masks.get(index)))
+                results.append(verify(part, tokens[at : at + count], masks.get(index), self._rows.last_tokens))
             else:
                 results.append(one_token_result(tokens[at]))
             at += count
         return tuple(results)
-
-    def _verify_all(self, parts: Sequence[Part], sampled: list[int]) -> tuple[PartResult, ...]:
-        """Return the tokens of all parts. Hot path: the device waits for the next step with drafts."""
-        results, at, newest = [], 0, self._rows.last_tokens
-        for _, row, _, known, count, *_ in parts:
-            if count > 1 and known is not None:
-                end, before = at, len(known) - count + 1 - at  # `before`: of a sampled token's draft
-                while end < at + count - 1 and known[before + end] == sampled[end]:
-                    end += 1
-                newest[row] = sampled[end]
-                results.append(verified_result(tuple(sampled[at : end + 1])))
-            else:
-                results.append(one_token_result(sampled[at]) if count else NO_TOKEN)
-            at += count
-        return tuple(results)
-
-    def _verify(self, part: Part, sampled: list[int], mask: Mask | None) -> PartResult:
-        """Return the tokens that the device sampled, up to the first one that its draft does not equal."""
-        if isinstance(mask, QuireError):
-            return PartResult(error=mask)
-        num_held, drafts = 0, part.drafts
-        while num_held < len(drafts) and drafts[num_held] == sampled[num_held]:
-            num_held += 1
-        if sampled[num_held] < 0:
-            return PartResult(error=no_choice(mask is not None and not mask[num_held].any()))
-        self._rows.last_tokens[part.row] = sampled[num_held]
-        return PartResult(tuple(sampled[: num_held + 1]))
 
     def _sample(
         self, flight: Flight, indices: Sequence[int], logits: Array, top: Top | None, masks: Mapping[int, Mask]
