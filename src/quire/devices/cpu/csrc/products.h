@@ -182,6 +182,21 @@ inline void many(const Matrix &m, int panel, const Operand &a, int token, int co
 }
 #endif
 
+template <Format F>
+inline void four_at_most(const Matrix &m, int panel, int last, const Operand &a, int token, int count, float *out) {
+    switch (count) {
+        case 4: return tile<F, 4>(m, panel, last, a, token, out);
+        case 3: return tile<F, 3>(m, panel, last, a, token, out);
+        case 2: return tile<F, 2>(m, panel, last, a, token, out);
+        case 1: return tile<F, 1>(m, panel, last, a, token, out);
+        default: return;
+    }
+}
+
+// Of fewer tokens than this, but more than a tile has, up to four come first: they bring the panels to L1 in one stream,
+// and the wide tiles after them do not wait for memory. More tokens hide it.
+constexpr int AFTER_STREAM = 24;
+
 // Each format's widest tile is the fastest: a float tile needs a register for each token, a quantized one two and more.
 template <Format F>
 inline void some_tokens(const Matrix &m, int panel, int last, const Operand &a, int token, int count, float *out) {
@@ -201,14 +216,15 @@ inline void some_tokens(const Matrix &m, int panel, int last, const Operand &a, 
     }
 #endif
     constexpr int most = !is_quantized(F) || WIDEST > LANES ? 8 : PANELS == 2 ? 5 : 4;
+    if constexpr (is_quantized(F) && most > IN_TWO_STREAMS)
+        if (count >= most && count < AFTER_STREAM) {
+            const int first = count % most ? count % most : IN_STREAM;
+            four_at_most<F>(m, panel, last, a, token, first, out);
+            count -= first, token += first, out += first * COLUMNS;
+        }
     for (; count >= most; count -= most, token += most, out += most * COLUMNS) tile<F, most>(m, panel, last, a, token, out);
-    for (; count >= 4; count -= 4, token += 4, out += 4 * COLUMNS) tile<F, 4>(m, panel, last, a, token, out);
-    switch (count) {
-        case 3: return tile<F, 3>(m, panel, last, a, token, out);
-        case 2: return tile<F, 2>(m, panel, last, a, token, out);
-        case 1: return tile<F, 1>(m, panel, last, a, token, out);
-        default: return;
-    }
+    for (; count > 0; count -= 4, token += 4, out += 4 * COLUMNS)
+        four_at_most<F>(m, panel, last, a, token, smaller(count, 4), out);
 }
 
 // `count` tokens, at most MAX_TOKENS, times the panels of a tile before `last`: out [count][COLUMNS].
