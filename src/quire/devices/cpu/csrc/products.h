@@ -216,7 +216,7 @@ inline void some_tokens(const Matrix &m, int panel, int last, const Operand &a, 
     }
 #endif
     constexpr int most = !is_quantized(F) || WIDEST > LANES ? 8 : PANELS == 2 ? 5 : 4;
-    if constexpr (is_quantized(F) && most > IN_TWO_STREAMS)
+    if constexpr (is_quantized(F) && most == IN_STREAM + 1)
         if (count >= most && count < AFTER_STREAM) {
             const int first = count % most ? count % most : IN_STREAM;
             four_at_most<F>(m, panel, last, a, token, first, out);
