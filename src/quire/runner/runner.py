@@ -291,10 +291,11 @@ class Runner:
         if output.tokens is None:
             raise TypeError("the program returned no tokens")
         tokens = output.tokens.tolist()
-        if flight.built.is_simple and not masks and min(tokens) >= 0:
-            return one_token_results(tokens)
         host_sampled = flight.built.host_sampled
-        if not host_sampled and not masks and min(tokens) >= 0:
+        all_valid = not masks and min(tokens, default=0) >= 0  # without logits, inside a prompt, no token is sampled
+        if all_valid and flight.built.is_simple:
+            return one_token_results(tokens)
+        if all_valid and not host_sampled:
             return verify_all(flight.plan.parts, tokens, self._rows.last_tokens)
         by_host = dict(zip(host_sampled, self._sample(flight, host_sampled, output.logits, None, masks), strict=True))
         results, at = [], 0

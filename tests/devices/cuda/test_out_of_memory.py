@@ -144,8 +144,8 @@ def test_without_memory_for_a_graph_its_steps_run_without_one(place, monkeypatch
     texts, wanted = Texts(program), Texts(lowered(small(NAME).draw(), place, dtype="f32", captures=False))
     tried = []
 
-    def fails(whole, stream, pool, sizes):
-        tried.append(sizes.rows)
+    def fails(whole, stream, pool, layout):
+        tried.append(layout.sizes.rows)
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(programs, "capture", fails)
