@@ -48,6 +48,19 @@ def test_a_moment_of_other_work_hardly_moves_the_interval() -> None:
     assert speculate.interval_of(one) == pytest.approx(speculate.interval_of(other), abs=0.005)
 
 
+@pytest.mark.pure
+def test_a_request_counts_as_much_as_another_that_ran_longer_with_it() -> None:
+    off = speculate.Timing([(2.0, 1.0), (8.0, 6.0)], 8.0, 16.0)
+    auto = speculate.Timing([(1.0, 0.25), (8.0, 6.0)], 8.0, 12.8)
+    assert off.ratios(auto) == pytest.approx([math.sqrt(2), 2.0, 1.0, 1.25])
+
+
+@pytest.mark.pure
+def test_an_interval_that_begins_below_the_goal_is_marked() -> None:
+    assert str(speculate.Interval(1.0, 0.981, 1.02)) == "1.000 (0.981 to 1.020)"
+    assert str(speculate.Interval(1.0, 0.97, 1.02)) == "1.000 (0.970 to 1.020) *"
+
+
 @pytest.mark.slow
 @pytest.mark.e2e
 def test_a_table_has_a_line_for_each_cell(model_file, capsys) -> None:

@@ -2,10 +2,13 @@
 
 `python -m quire.bench speculate [MODEL] [--loads code,…] [--concurrency 1,4,16,64] [--pairs 200]` runs requests with
 and without drafts in turn, in one process, and prints how many times as fast they are with drafts, with the 95 %
-interval. Requests that run together are one measurement: the time from the first submit to the last token. Before each,
-the prefix cache is emptied, except in the load whose answers were given before. The order alternates: two pairs with
-opposite orders are one value of the statistics, so a machine that gets slower or faster adds nothing to the interval.
-The last columns are the same for processor time, which other work on the machine disturbs less.
+interval. Before each measurement the prefix cache is emptied, except in the load whose answers were given before.
+
+Requests that run together are one measurement, of which there are four ratios: the time that one request takes (the
+geometric mean of theirs), the part of it after its first token, the time until the last one ends, and the processor
+time of all, which other work on the machine disturbs less. A star marks an interval that does not lie above the goal.
+The order alternates: two pairs with opposite orders are one value of the statistics, so a machine that gets slower or
+faster adds nothing to the interval.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from quire.types.request import SamplingParams
 CONCURRENCY = (1, 4, 16, 64)
 PAIRS, MIN_GROUPS = 200, 16  # pairs of requests in a cell; groups of requests that run together
 OUTPUT_TOKENS = 96
-GOAL = 0.98  # what the interval of every cell lies above
+GOAL = 0.98  # every interval lies above it
 NORMAL_QUANTILE = 1.96  # standard deviations on either side that have 95 % of a normal distribution
 CHOICES = ("off", "auto")
 
@@ -41,42 +44,45 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def columns(self) -> list[str]:
-        """Return its columns of the table: with what it says of the goal."""
-        verdict = "" if self.low > GOAL else "slower" if self.high < GOAL else "open"
-        return [f"{self.ratio:.3f}", f"{self.low:.3f} to {self.high:.3f}", verdict]
+    def __str__(self) -> str:
+        star = "" if self.low > GOAL else " *"
+        return f"{self.ratio:.3f} ({self.low:.3f} to {self.high:.3f}){star}"
 
 
 class Timing(NamedTuple):
     """How long requests that ran together took."""
 
+    requests: list[tuple[float, float]]  # seconds of each: in all, and after the first token
     seconds: float
     processor_seconds: float  # of all threads
 
+    def ratios(self, other: Timing) -> list[float]:
+        """Return how many times as fast the other one was, in the order of `MEASURES`."""
+        pairs = zip(self.requests, other.requests, strict=True)
+        logs = [[math.log(one / two) for one, two in zip(*pair, strict=True)] for pair in pairs]
+        by_request = [math.exp(fmean(each)) for each in zip(*logs, strict=True)]
+        return [*by_request, self.seconds / other.seconds, self.processor_seconds / other.processor_seconds]
+
 
 class Cell(NamedTuple):
-    """One load at one concurrency: times as fast as without drafts, by the clock and in processor time."""
+    """One load at one concurrency."""
 
     load: str
     concurrency: int
     num_pairs: int
-    by_clock: Interval
-    by_processor: Interval
     tokens_per_second: float  # with drafts
     drafted: float  # tokens for each output token
     accepted: float  # of the output
+    times_as_fast: list[Interval]  # of `MEASURES`
 
     def row(self) -> list[str]:
         """Return its line of the table."""
         counts = [str(self.concurrency), str(self.num_pairs), f"{self.tokens_per_second:.0f}"]
-        shares = [f"{self.drafted:.0%}", f"{self.accepted:.0%}"]
-        return [self.load, *counts, *shares, *self.by_clock.columns(), *self.by_processor.columns()]
+        return [self.load, *counts, f"{self.drafted:.0%}", f"{self.accepted:.0%}", *map(str, self.times_as_fast)]
 
 
-HEADS = (
-    *("load", "streams", "pairs", "tok/s", "drafted", "accepted"),
-    *("times as fast", "95 % interval", "", "processor time", "95 % interval", ""),
-)
+MEASURES = ("a request", "after its first token", "all together", "processor time")
+HEADS = ("load", "streams", "pairs", "tok/s", "drafted", "accepted", *MEASURES)
 
 
 def main(arguments: Namespace) -> None:
@@ -118,13 +124,12 @@ def measure_cell(llm: LLM, name: str, load: DraftLoad, num_streams: int, sizes: 
         if index >= 0:
             pairs.append((found["off"][0], found["auto"][0]))
             answers += found["auto"][1]
-    by_clock = interval_of([off.seconds / auto.seconds for off, auto in pairs])
-    by_processor = interval_of([off.processor_seconds / auto.processor_seconds for off, auto in pairs])
+    intervals = [interval_of(list(each)) for each in zip(*(off.ratios(auto) for off, auto in pairs), strict=True)]
     output, drafted, accepted = (
         sum(getattr(each.usage, n) for each in answers) for n in ("output", "drafted", "accepted")
     )
     counts = (output / sum(auto.seconds for _, auto in pairs), drafted / output, accepted / output)
-    return Cell(name, num_streams, num_groups * num_streams, by_clock, by_processor, *counts)
+    return Cell(name, num_streams, num_groups * num_streams, *counts, intervals)
 
 
 def interval_of(ratios: list[float]) -> Interval:
@@ -158,4 +163,7 @@ def _run(
     ]
     began, processor_began = time.perf_counter(), time.process_time()
     answers = llm.generate(prompts, ways, constraint=load.constraint, progress=False)
-    return Timing(time.perf_counter() - began, time.process_time() - processor_began), answers
+    seconds, processor_seconds = time.perf_counter() - began, time.process_time() - processor_began
+    usages = [answer.usage for answer in answers]
+    requests = [(usage.seconds, usage.seconds - usage.first_token_seconds) for usage in usages]
+    return Timing(requests, seconds, processor_seconds), answers
