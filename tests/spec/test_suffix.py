@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from quire.spec.drafter import NO_DRAFT
 from quire.spec.suffix import (
     LONG_MATCHES,
+    MAX_ADDED,
     MAX_INDEXED,
     MIN_MATCH,
     SuffixDrafter,
@@ -68,8 +69,19 @@ def test_texts_are_kept_apart_and_forgotten():
 
 
 def test_only_the_end_of_a_long_prompt_is_searched():
-    long = [1, 2, 3, 4, *range(100, 100 + MAX_INDEXED), 1, 2, 3]
-    assert SuffixDrafter().propose([Spoken(array("I", long))], 3) == [NO_DRAFT]
+    def drafts(num_between):
+        long = Spoken(array("I", [1, 2, 3, 4, *range(100, 100 + num_between), 1, 2, 3]))
+        drafter = SuffixDrafter()
+        return [list(drafter.propose([long], 1)[0].tokens) for _ in range(MAX_INDEXED // MAX_ADDED)]
+
+    assert drafts(MAX_INDEXED - 7)[-1] == [4]
+    assert not any(drafts(MAX_INDEXED))
+
+
+def test_a_long_prompt_is_indexed_in_several_calls():
+    drafter, text = SuffixDrafter(), Spoken(array("I", [*range(100, 100 + MAX_ADDED), *range(100, 110)]))
+    assert drafter.propose([text], 2) == [NO_DRAFT]
+    assert list(drafter.propose([text], 2)[0].tokens) == [110, 111]
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=60), st.integers(1, 8))

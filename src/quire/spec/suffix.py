@@ -16,6 +16,7 @@ MIN_MATCH = 3  # tokens; with two, most drafts are wrong
 LONG_MATCHES = (6, 12, 24)  # tokens from which a match is stronger
 MAX_PLACES = 4  # occurrences that are compared
 MAX_INDEXED = 32768  # tokens at the end of a prompt; earlier ones are not searched
+MAX_ADDED = 4096  # tokens that one call indexes, in about a millisecond: the next step waits for it
 
 
 class SuffixDrafter:
@@ -52,8 +53,13 @@ class _Index:
         self._earlier = array("i")  # for each indexed place: the one before it with the same run; -1: none
 
     def continue_text(self, tokens: array[int], limit: int) -> Draft:
-        """Index the new tokens, then return what followed the best earlier occurrence of the last ones."""
+        """Index the new tokens, then return what followed the best earlier occurrence of the last ones.
+
+        A long prompt is indexed in several calls. Until it is indexed there is no draft.
+        """
         self._add(tokens)
+        if self._end < len(tokens):
+            return NO_DRAFT
         best, longest = self._best_place(tokens)
         if best < 0:
             return NO_DRAFT
@@ -77,12 +83,12 @@ class _Index:
         return best, longest
 
     def _add(self, tokens: array[int]) -> None:
-        last, earlier = self._last, self._earlier
-        for end in range(max(self._end, self._begin + MIN_MATCH - 1) + 1, len(tokens) + 1):
+        last, earlier, stop = self._last, self._earlier, min(len(tokens), self._end + MAX_ADDED)
+        for end in range(max(self._end, self._begin + MIN_MATCH - 1) + 1, stop + 1):
             run = tuple(tokens[end - MIN_MATCH : end])
             earlier.append(last.get(run, -1))
             last[run] = end
-        self._end = len(tokens)
+        self._end = stop
 
     def _match_length(self, tokens: array[int], place: int) -> int:
         """Return how many tokens before `place` equal those at the end of the text."""
