@@ -16,6 +16,10 @@ import pytest
 
 from tests.hardware import has_gpu
 
+# Tests run in as many processes as there are cores: threads that libraries start in each of them would only compete.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
 # A shell's background job ignores Ctrl-C, and so would every process that the tests start from one.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -101,6 +101,16 @@ def test_drafts_that_fail_are_tried_ever_more_rarely():
     assert sum(counts[100:]) <= 2
 
 
+def test_tries_beyond_a_tile_of_tokens_are_charged_for_the_whole_tile():
+    """The first token beyond 16 costs as much as 16 more: 40 % of a step, so one step in 133 may have one."""
+    engine = Engine(Fixed([7]), 2000, seconds=lambda num_tokens: 10.0 if num_tokens <= 16 else 14.0)
+    for number in range(16):
+        engine.add(f"t{number}", first=100 * (number + 1))
+    counts = engine.run(1500)[200:]
+    tried = [count for count in counts if count]
+    assert 3 < len(tried) < 0.01 * len(counts), tried
+
+
 def test_a_text_learns_for_itself():
     engine = Engine(Fixed([5] * 32), seconds=lambda count: 1.0 + 0.2 * count)
     engine.add("good")
@@ -240,6 +250,27 @@ def test_steps_with_prompts_bound_the_cost_of_sizes_that_were_never_tried():
     for _ in range(5):
         costs.record(33, 9.0)
     assert costs.seconds(33) == pytest.approx(9.0, rel=0.01)
+
+
+def test_two_sizes_that_are_close_do_not_let_larger_steps_seem_free():
+    """Chance made the larger one faster."""
+    costs = StepCosts()
+    for size, seconds in 5 * ((64, 50.0), (66, 49.5)):
+        costs.record(size, seconds)
+    costs.record(1000, 430.0, is_decoding=False)
+    assert costs.seconds(92) > 54
+    for _ in range(5):
+        costs.record(8, 20.0)
+    assert costs.seconds(92) > 58  # as from 8 to 66
+
+
+def test_a_size_of_a_measured_tile_costs_at_most_the_tile():
+    costs = StepCosts()
+    for size, seconds in 5 * ((64, 40.0), (80, 52.0)):
+        costs.record(size, seconds)
+    assert costs.most_seconds(64) == pytest.approx(40.0, rel=0.01)
+    assert costs.most_seconds(65) == pytest.approx(52.0, rel=0.01)
+    assert costs.seconds(65) < 42 and costs.most_seconds(30) == costs.seconds(30)
 
 
 def test_noise_changes_no_cell_in_the_long_run():

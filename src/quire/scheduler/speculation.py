@@ -24,7 +24,8 @@ from quire.types.step import DraftCount, Part
 
 MAX_ROWS = 64  # rows of a step; larger steps are bound by arithmetic, and drafters are not called
 FEW_WITHOUT = 16  # consecutive steps without drafts, after which drafters are called less often: a call takes time
-LOOK_EVERY = 4  # steps between two calls then
+LOOK_EVERY = 4  # steps between two calls then, and one more for each
+TEXTS_A_STEP = 8  # texts, since a call takes as much longer
 MAX_PATIENCE = 256  # most opportunities skipped between two drafts that are tried although they are not expected to pay
 PROBE_TOKENS = 1
 MAX_COMPARED = 48  # at most this many counts of drafted tokens are compared
@@ -109,7 +110,7 @@ class Speculation:
             return
         self._num_without = self._num_without + 1 if num_running == self._num_running else 0
         self._num_running = num_running
-        if self._num_without > FEW_WITHOUT and self._num_without % LOOK_EVERY:
+        if self._num_without > FEW_WITHOUT and self._num_without % (LOOK_EVERY + num_running // TEXTS_A_STEP):
             return
         states = [state for state in running if state.can_draft]
         if not states:
@@ -126,9 +127,13 @@ class Speculation:
         for candidate, count in zip(candidates, counts, strict=True):
             if candidate.is_trial:
                 count = len(candidate.tokens)
-            count = count or self._probe(candidate, size)
             if count:
-                candidate.request.num_skipped = self._num_without = 0
+                self._num_without = 0
+            else:
+                count = self._probe(candidate, size)
+                size += count
+            if count:
+                candidate.request.num_skipped = 0
                 candidate.state.suggest(tuple(candidate.tokens[:count]))
                 self._pending[candidate.state.sample_id] = candidate.source
 
@@ -265,11 +270,12 @@ class Speculation:
 
     def _probe(self, candidate: DraftCandidate, size: float) -> int:
         """Return how many tokens to try of a draft that is not expected to pay. `size`: of the step so far."""
-        request, seconds = candidate.request, self._costs.seconds
+        request = candidate.request
         request.num_skipped += 1
         if request.num_skipped < request.patience:
             return 0
-        loss = max(0.0, seconds(size + PROBE_TOKENS) - seconds(size))
+        estimates = (self._costs.seconds, self._costs.most_seconds)
+        loss = max(0.0, *(seconds(size + PROBE_TOKENS) - seconds(size) for seconds in estimates))
         if loss > self._probe_seconds:
             return 0
         self._probe_seconds -= loss

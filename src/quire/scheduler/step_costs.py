@@ -80,8 +80,9 @@ class StepCosts:
     def seconds(self, num_tokens: float) -> float:
         """Return the expected seconds of a step of this size that decodes.
 
-        Between measured sizes they are on a line; beyond them, on that from half of the last one. A size in a gap goes
-        on as those before the gap: steps are bound by memory first, so their times rise slowly and then fast.
+        Between measured sizes they are on a line; beyond them, on that from half of the last one. A size in a gap is on
+        the line from half of the one before the gap: steps are bound by memory first, so their times rise slowly and
+        then fast.
         """
         points = self._points = self._points or self._measured_points()
         if len(points) < 2:
@@ -89,16 +90,25 @@ class StepCosts:
             return below * (1.0 + GUESSED_SLOPE * (num_tokens - first) / first)
         at = min(max(bisect_left(points, (num_tokens, 0.0)), 1), len(points) - 1)
         (low, below), (high, above) = points[at - 1], points[at]
-        if num_tokens > high:  # not from two sizes that are close: they may differ by chance
-            low, below = next(point for point in reversed(points[:-1]) if 2 * point[0] <= high or point is points[0])
+        if num_tokens > high:
+            low, below = _half_of(points[: at + 1]) or points[0]
         rise = max(0.0, above - below) * (num_tokens - low) / (high - low)
         if _size_of(num_tokens) < high:
-            if at > 1:
-                before, fewest = points[at - 2]
-                rise = min(rise, max(0.0, below - fewest) / (low - before) * (num_tokens - low))
-            else:
+            half = _half_of(points[:at])
+            if half is None:
                 rise *= FIRST_GAP
+            else:
+                rise = min(rise, max(0.0, below - half[1]) / (low - half[0]) * (num_tokens - low))
         return max(below + rise, 1e-9)
+
+    def most_seconds(self, num_tokens: float) -> float:
+        """Return the expected seconds of a step of this size if its last token is the first one of a tile.
+
+        Kernels compute a tile of tokens in the time of a whole one, so its size costs as much as others of its cell.
+        """
+        cell = self._decoding.get(_size_of(num_tokens))
+        seconds = self.seconds(num_tokens)
+        return seconds if cell is None else max(seconds, cell.seconds * self._common)
 
     def _measured_points(self) -> list[tuple[float, float]]:
         """Cells of decoding steps, then one of prompts. One that was measured rarely is not above its neighbours."""
@@ -128,6 +138,11 @@ def size_of_step(parts: Sequence[Part], num_tokens: int) -> tuple[float, bool]:
     num_logits = sum(part.num_logits for part in parts)
     is_decoding = all(part.start and part.num_logits and part.num_tokens <= MOST_OF_A_TEXT for part in parts)
     return num_logits + WITHOUT_LOGITS * (num_tokens - num_logits), is_decoding
+
+
+def _half_of(points: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+    """Return the last point with at most half of the tokens of the last one: closer points may differ by chance."""
+    return next((point for point in reversed(points) if 2 * point[0] <= points[-1][0]), None)
 
 
 def _size_of(num_tokens: float) -> int:
