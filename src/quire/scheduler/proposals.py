@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from quire.scheduler.request_state import RequestState
 
 MAX_DRAFTS = 32  # tokens of one draft
-MIN_GAIN = 1.03  # of tokens per second: less is within the error of the estimates
+MIN_GAIN = 1.06  # of tokens per second: less is within the error of the estimates
 
 
 class DraftTokens(Protocol):

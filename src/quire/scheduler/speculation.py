@@ -23,7 +23,7 @@ from quire.scheduler.step_costs import WITHOUT_LOGITS, StepCosts, size_of_step
 from quire.types.step import DraftCount, Part
 
 MAX_ROWS = 64  # rows of a step; larger steps are bound by arithmetic, and drafters are not called
-FEW_WITHOUT = 16  # consecutive steps without drafts, after which drafters are called less often: a call takes time
+FEW_WITHOUT = 8  # consecutive steps without drafts, after which drafters are called less often: a call takes time
 LOOK_EVERY = 4  # steps between two calls then, and one more for each
 TEXTS_A_STEP = 8  # texts, since a call takes as much longer
 MAX_PATIENCE = 256  # most opportunities skipped between two drafts that are tried although they are not expected to pay

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from quire.types.step import Part
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
-GAIN = 0.1  # of a measurement in its cell, in logarithms; more for the first few
-COMMON_GAIN = 0.15  # of a measurement in all cells
+GAIN = 0.03  # of a measurement in its cell, in logarithms; more for the first ones
+COMMON_GAIN = 0.15  # of a measurement in all cells: most changes are those of the machine and of contexts
 FORGIVEN = 0.0005  # of a cell's seconds, for each step since its last measurement
 MOST_FORGIVEN = 0.25
 MOST = 3.0  # times as fast or as slow as expected: what a measurement counts at most
