@@ -220,6 +220,8 @@ class Speculation:
 
     def _best_counts(self, candidates: list[DraftCandidate], step: PlainStep) -> list[int]:
         """Return the number of tokens of each draft that maximizes the step's expected tokens per second."""
+        if sum(sum(each.gains) for each in candidates) < (MIN_GAIN - 1.0) * step.num_texts:
+            return [0] * len(candidates)  # too little even if drafts took no time
         order = sorted(
             ((gain, place) for place, each in enumerate(candidates) for gain in each.gains), reverse=True
         )  # the gains of a draft never rise, so its tokens stay in order
