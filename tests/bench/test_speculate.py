@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from argparse import Namespace
+from unittest.mock import ANY
 
 import pytest
 
@@ -71,3 +72,11 @@ def test_a_table_has_a_line_for_each_cell(model_file, capsys) -> None:
     assert table[0].split()[:3] == ["load", "streams", "pairs"]
     cells = [line.split()[:2] for line in table[1:]]
     assert cells == [[load, count] for count in "12" for load in ("code", "json", "replay")]
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+def test_for_the_noise_nothing_is_drafted(model_file, capsys) -> None:
+    rest = ["--loads", "code", "--concurrency", "1", "--output-tokens", "12", "--noise"]
+    speculate.main(Namespace(model=str(model_file), quick=True, rest=rest))
+    assert capsys.readouterr().out.splitlines()[-1].split()[:6] == ["code", "1", "2", ANY, "0%", "0%"]

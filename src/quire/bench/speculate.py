@@ -2,7 +2,8 @@
 
 `python -m quire.bench speculate [MODEL] [--loads code,…] [--concurrency 1,4,16,64] [--pairs 200]` runs requests with
 and without drafts in turn, in one process, and prints how many times as fast they are with drafts, with the 95 %
-interval. Before each measurement the prefix cache is emptied, except in the load whose answers were given before.
+interval. `--noise` compares runs without drafts with each other: what such a ratio has by chance. Before each
+measurement the prefix cache is emptied, except in the load whose answers were given before.
 
 Requests that run together are one measurement, of which there are four ratios: the time that one request takes (the
 geometric mean of theirs), the part of it after its first token, the time until the last one ends, and the processor
@@ -34,7 +35,6 @@ PAIRS, MIN_GROUPS = 200, 16  # pairs of requests in a cell; groups of requests t
 OUTPUT_TOKENS = 96
 GOAL = 0.98  # every interval lies above it
 NORMAL_QUANTILE = 1.96  # standard deviations on either side that have 95 % of a normal distribution
-CHOICES = ("off", "auto")
 
 
 class Interval(NamedTuple):
@@ -94,6 +94,7 @@ def main(arguments: Namespace) -> None:
     )
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of requests in each cell, with and without drafts")
     parser.add_argument("--output-tokens", type=int, default=OUTPUT_TOKENS, help="of each answer")
+    parser.add_argument("--noise", action="store_true", help="no drafts on either side: shows the machine's own noise")
     options = parser.parse_args(arguments.rest)
     loads = {name: DRAFT_LOADS[name] for name in options.loads.split(",")}
     nums_streams = [int(each) for each in options.concurrency.split(",")]
@@ -102,14 +103,18 @@ def main(arguments: Namespace) -> None:
     with LLM(model_path(arguments.model or "smollm2:135m"), max_context=2048, max_rows=max(nums_streams)) as llm:
         for num_streams in nums_streams:
             for name, load in loads.items():
-                cell = measure_cell(llm, name, load, num_streams, (num_pairs, options.output_tokens))
+                sizes, compared = (num_pairs, options.output_tokens), "off" if options.noise else "auto"
+                cell = measure_cell(llm, name, load, num_streams, sizes, compared)
                 rows.append(cell.row())
                 print(align_columns(HEADS, rows[-1:]).splitlines()[-1], flush=True)
     print("\n" + align_columns(HEADS, rows))
 
 
-def measure_cell(llm: LLM, name: str, load: DraftLoad, num_streams: int, sizes: tuple[int, int]) -> Cell:
-    """Measure pairs of groups of `num_streams` requests; one more at the beginning is a warm-up."""
+def measure_cell(llm: LLM, name: str, load: DraftLoad, num_streams: int, sizes: tuple[int, int], compared: str) -> Cell:
+    """Measure pairs of groups of `num_streams` requests, the first without drafts, the second as `compared` says.
+
+    One more pair at the beginning is a warm-up.
+    """
     num_pairs, num_tokens = sizes
     num_groups = max(-(-num_pairs // num_streams), min(num_pairs, MIN_GROUPS))
     num_groups += num_groups % 2  # as many with each order
@@ -120,10 +125,12 @@ def measure_cell(llm: LLM, name: str, load: DraftLoad, num_streams: int, sizes: 
         if load.is_repeated:
             llm.client.ask(Flush()).result()
             _run(llm, load, prompts, index, num_tokens, "off")
-        found = {each: _run(llm, load, prompts, index, num_tokens, each) for each in CHOICES[:: 1 if index % 2 else -1]}
+        ways = ("off", compared)
+        first, second = (_run(llm, load, prompts, index, num_tokens, each) for each in ways[:: 1 if index % 2 else -1])
+        without, found = (first, second) if index % 2 else (second, first)
         if index >= 0:
-            pairs.append((found["off"][0], found["auto"][0]))
-            answers += found["auto"][1]
+            pairs.append((without[0], found[0]))
+            answers += found[1]
     intervals = [interval_of(list(each)) for each in zip(*(off.ratios(auto) for off, auto in pairs), strict=True)]
     output, drafted, accepted = (
         sum(getattr(each.usage, n) for each in answers) for n in ("output", "drafted", "accepted")
