@@ -80,3 +80,9 @@ def test_for_the_noise_nothing_is_drafted(model_file, capsys) -> None:
     rest = ["--loads", "code", "--concurrency", "1", "--output-tokens", "12", "--noise"]
     speculate.main(Namespace(model=str(model_file), quick=True, rest=rest))
     assert capsys.readouterr().out.splitlines()[-1].split()[:6] == ["code", "1", "2", ANY, "0%", "0%"]
+
+
+def test_answers_of_one_token_have_no_time_after_their_first_and_are_refused(capsys) -> None:
+    with pytest.raises(SystemExit):
+        speculate.main(Namespace(rest=["--output-tokens", "1"], quick=False, model=None))
+    assert "at least 2" in capsys.readouterr().err

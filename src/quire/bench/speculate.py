@@ -96,6 +96,8 @@ def main(arguments: Namespace) -> None:
     parser.add_argument("--output-tokens", type=int, default=OUTPUT_TOKENS, help="of each answer")
     parser.add_argument("--noise", action="store_true", help="no drafts on either side: shows the machine's own noise")
     options = parser.parse_args(arguments.rest)
+    if options.output_tokens < 2:
+        parser.error("--output-tokens must be at least 2: the time after the first token is measured too")
     loads = {name: DRAFT_LOADS[name] for name in options.loads.split(",")}
     nums_streams = [int(each) for each in options.concurrency.split(",")]
     num_pairs = 2 if arguments.quick else options.pairs
