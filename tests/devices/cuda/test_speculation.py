@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quire.devices.cuda.drafted import ROW_TOKENS, SINGLY, TOGETHER, are_separate, goes_on
+from quire.devices.base import Limits
+from quire.devices.cuda.drafted import ROW_TOKENS, SINGLY, TOGETHER, are_separate, continues_all
+from quire.devices.cuda.inputs import Inputs, StepSizes
 from quire.ops.batch import Batch, RowPart
 from quire.scheduler.speculation import DraftCandidate, Speculation
 from quire.types.request import SamplingParams
-from tests.devices.cuda.models import CudaDriver, random_llama, small
+from tests.devices.cuda.models import CudaDriver, lowered, random_llama, small
 from tests.devices.interpreted import in_interpreter, on_gpu
 from tests.engine.known_drafts import KnownDrafts
 from tests.models.toys import BLOCK, make_toy, some_tokens
@@ -123,11 +125,11 @@ def step_of(*rows: tuple[int, int, list[int]], num_logits: int = ROW_TOKENS) -> 
 
 
 def test_steps_that_go_on_have_rows_of_a_few_tokens_and_no_text_that_begins():
-    assert goes_on(step_of((20, 3, [0, 1]), (4, 1, [2])))
-    assert goes_on(step_of((20, 3, [0, 1]), (4, 1, [2]), num_logits=1)), "forced tokens"
-    assert not goes_on(step_of((20, 1, [0, 1]), (4, 1, [2]))), "every row has one token"
-    assert not goes_on(step_of((20, 3, [0, 1]), (0, 2, [2]), num_logits=1)), "a prompt"
-    assert not goes_on(step_of((4, ROW_TOKENS + 1, [0])))
+    assert continues_all(step_of((20, 3, [0, 1]), (4, 1, [2])))
+    assert continues_all(step_of((20, 3, [0, 1]), (4, 1, [2]), num_logits=1)), "forced tokens"
+    assert not continues_all(step_of((20, 1, [0, 1]), (4, 1, [2]))), "every row has one token"
+    assert not continues_all(step_of((20, 3, [0, 1]), (0, 2, [2]), num_logits=1)), "a prompt"
+    assert not continues_all(step_of((4, ROW_TOKENS + 1, [0])))
 
 
 def test_rows_are_separate_unless_one_reads_what_another_writes():
@@ -144,3 +146,13 @@ def test_only_the_kernel_for_few_rows_plans_tokens_singly(place):
     program = driver.program.inner
     assert program._drafts_of(4) == TOGETHER  # type: ignore[attr-defined]
     assert SINGLY != TOGETHER
+
+
+@pytest.mark.parametrize("most, rows", [(64, 64), (256, 16), (256, 64)])
+def test_inputs_have_room_for_the_largest_step_with_drafts_of_a_model_with_states(most, rows):
+    limits = Limits(most, rows, max_logits=most, max_blocks=2, num_blocks=140, block_tokens=BLOCK, num_states=70)
+    program = lowered(make_toy("lfm2").draw(), "cpu", limits, dtype="f32")
+    sizes = StepSizes(most, rows, most, chunks=most, scans=rows, drafts=TOGETHER)
+    numbers = program._staging[0].numbers.numpy()
+    inputs = Inputs.of(numbers, numbers.view(np.float32), sizes, program._work_of(sizes))
+    assert len(inputs.tables) >= rows * limits.max_blocks

@@ -22,7 +22,7 @@ class GraphKind(NamedTuple):
 
     has_groups: bool  # rows share a prefix
     mode: str  # how tokens are sampled: none (not in the graph), greedy, any
-    drafts: str = ""  # how attention of rows with drafts is planned; empty: every row has one token
+    drafts: str = ""  # how attention of rows with several tokens is planned (drafted.py); empty: every row has one
 
 
 class Buckets:
@@ -36,7 +36,7 @@ class Buckets:
         self.sizes = sorted(sizes)
 
     def find(self, sizes: StepSizes) -> int | None:
-        """Return the bucket of a step in which rows have one token, or drafts; None for any other step."""
+        """Return the bucket of a step in which every row decodes; None for any other step."""
         if not (sizes.drafts or sizes.tokens == sizes.rows == sizes.logits) or sizes.tokens > self.sizes[-1]:
             return None
         return self.sizes[bisect_left(self.sizes, sizes.tokens)]

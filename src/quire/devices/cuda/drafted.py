@@ -31,7 +31,7 @@ def with_drafts(work: WorkLimits, limits: Limits) -> WorkLimits:
     return replace(work, max_tokens=most, max_rows=min(most, limits.max_rows), split_tokens=ROW_TOKENS)
 
 
-def goes_on(batch: Batch) -> bool:
+def continues_all(batch: Batch) -> bool:
     """Return whether all texts go on by a few tokens, one of them by more than one. No text begins."""
     num_tokens, num_rows = len(batch.token_ids), len(batch.lengths)
     if not num_rows < num_tokens <= MAX_TOKENS or not len(batch.logits_at):

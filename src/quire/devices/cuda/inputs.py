@@ -46,7 +46,7 @@ class StepSizes(NamedTuple):
     logits: int
     chunks: int = 0  # of states, and the rows that are cut into them
     scans: int = 0
-    drafts: str = ""  # how attention of rows with drafts is planned (drafted.py); empty: there are none
+    drafts: str = ""  # how attention of rows with several tokens is planned (drafted.py); empty: there are none
 
 
 class StepSplit(NamedTuple):

@@ -2,7 +2,8 @@
 
 Everything runs on one stream, so steps take effect in order: a block that is freed and taken again while a step that
 reads it is in flight is written after that. The host only waits when a result is collected. A step in which every row
-has one token, or drafts, is replayed from the CUDA graph of its bucket; all others are launched kernel by kernel.
+decodes, with one token or a few, is replayed from the CUDA graph of its bucket; all others are launched kernel by
+kernel.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.devices._triton.attention import AttentionWork
-from quire.devices._triton.attention_work import AttentionKind, WorkCounts, WorkLimits, aligned, work_size
+from quire.devices._triton.attention_work import AttentionKind, WorkCounts, WorkLimits, aligned
 from quire.devices._triton.chain import compile_ahead
 from quire.devices._triton.rope import TokenPlacement
 from quire.devices.base import DraftCapacity, Limits, Program
@@ -32,7 +33,7 @@ from . import FACTS
 from .attention import AttendsWide
 from .caches import Caches
 from .capture import CAPTURED_AT, Buckets, CapturedStep, GraphKind, capture, idle_captures
-from .drafted import ROW_TOKENS, SINGLY, TOGETHER, are_separate, goes_on, max_tokens, with_drafts
+from .drafted import ROW_TOKENS, SINGLY, TOGETHER, are_separate, continues_all, max_tokens, with_drafts
 from .extra_rows import RowBuffers
 from .formats import matrix_formats
 from .host_experts import HostExperts
@@ -103,8 +104,9 @@ class CudaProgram(MovesCudaBlocks):
         self._drafted_buckets = Buckets(max_tokens(limits))
         num_groups = 1 + len(self.work.windows)
         fixed = (2 + num_groups) * aligned(limits.max_tokens) + 8 * aligned(limits.max_logits)
-        drafted = sum(work_size(with_drafts(each, limits)) for each in self.work.attention.values())
-        work = max(self.work.size(limits.max_tokens, limits.max_rows), drafted)
+        drafted = self.work._replace(attention={k: with_drafts(v, limits) for k, v in self.work.attention.items()})
+        drafted_size = drafted.size(max_tokens(limits), limits.max_rows)
+        work = max(self.work.size(limits.max_tokens, limits.max_rows), drafted_size)
         tables = num_groups * limits.max_blocks + source_blocks(limits)
         size = fixed + work + limits.max_rows * tables
         self._staging = [Staging.make(size, limits.max_logits, is_cuda) for _ in range(FACTS.steps_in_flight + 1)]
@@ -145,7 +147,7 @@ class CudaProgram(MovesCudaBlocks):
         self._next = (self._next + 1) % len(self._staging)
         sizes = StepSizes(len(batch.token_ids), len(batch.lengths), len(batch.logits_at))
         has_drafts = sizes.tokens == sizes.logits > sizes.rows
-        if goes_on(batch):
+        if continues_all(batch):
             is_separate = partial(are_separate, batch, self.limits.block_tokens)
             sizes = sizes._replace(drafts=self._drafts_of(sizes.tokens, is_separate) if has_drafts else TOGETHER)
         if sizes.drafts == SINGLY and len(batch.groups):
@@ -317,7 +319,7 @@ class CudaProgram(MovesCudaBlocks):
             for kind, views in inputs.work.items()
         }
         where, *windows = (TokenPlacement(inputs.positions, slots) for slots in inputs.slots)
-        every = sizes.logits == sizes.tokens and sizes.drafts != TOGETHER  # a graph of these is for any of the tokens
+        every = sizes.logits == sizes.tokens and sizes.drafts != TOGETHER  # such a graph has any number of logits
         at = None if every else inputs.logits_at
         run = Run(inputs.ids, where, inputs.tables, work, self.sampler.last_tokens, at, windows=tuple(windows))
         run.merges = any(each.partials for each in counts.values())
