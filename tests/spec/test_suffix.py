@@ -98,3 +98,20 @@ def test_a_draft_follows_an_equal_run_of_tokens(tokens, limit):
         if tokens[at - MIN_MATCH : at] == tokens[-MIN_MATCH:]
     ]
     assert any(found[: len(each)] == each for each in followers)
+
+
+def test_a_long_prompt_delays_no_draft_of_another_text():
+    drafter = SuffixDrafter()
+    long = Spoken(array("I", range(100, 100 + 3 * MAX_ADDED)), "long")
+    short = Spoken(array("I", [1, 2, 3, 4, 5, 6, 9, 1, 2, 3]), "short")
+    assert list(drafter.propose([long, short], 2)[1].tokens) == [4, 5]
+
+
+def test_several_long_prompts_share_what_one_call_indexes():
+    drafter = SuffixDrafter()
+    run = [1, 2, 3, 4]
+    texts = [Spoken(array("I", [*run, *range(100, 100 + MAX_ADDED - 8), *run[:3]]), str(n)) for n in range(4)]
+    calls = 0
+    while NO_DRAFT in drafter.propose(texts, 1):
+        calls += 1
+    assert 2 <= calls <= 4

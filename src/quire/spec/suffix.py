@@ -16,7 +16,8 @@ MIN_MATCH = 3  # tokens; with two, most drafts are wrong
 LONG_MATCHES = (6, 12, 24)  # tokens from which a match is stronger
 MAX_PLACES = 4  # occurrences that are compared
 MAX_INDEXED = 32768  # tokens at the end of a prompt; earlier ones are not searched
-MAX_ADDED = 4096  # tokens that one call indexes, in about a millisecond: the next step waits for it
+MAX_ADDED = 4096  # tokens of all texts that one call indexes, in about a millisecond: the next step waits for it
+LEAST_ADDED = 64  # tokens of one text, so that a long prompt delays the drafts of no other text
 
 
 class SuffixDrafter:
@@ -29,18 +30,19 @@ class SuffixDrafter:
         self._indexes: dict[str, _Index] = {}
 
     def propose(self, texts: Sequence[Text], limit: int) -> list[Draft]:
-        """Return a draft for each text."""
-        return [self._propose(text, limit) for text in texts]
+        """Return a draft for each text whose tokens are indexed. Long prompts are indexed in several calls."""
+        drafts, room = [], MAX_ADDED
+        for text in texts:
+            index = self._indexes.get(text.sample_id)
+            if index is None:
+                index = self._indexes[text.sample_id] = _Index(max(0, len(text.tokens) - MAX_INDEXED))
+            room -= index.add(text.tokens, max(room, LEAST_ADDED))
+            drafts.append(index.continue_text(text.tokens, limit))
+        return drafts
 
     def forget(self, sample_id: str) -> None:
         """Drop a text's index."""
         self._indexes.pop(sample_id, None)
-
-    def _propose(self, text: Text, limit: int) -> Draft:
-        index = self._indexes.get(text.sample_id)
-        if index is None:
-            index = self._indexes[text.sample_id] = _Index(max(0, len(text.tokens) - MAX_INDEXED))
-        return index.continue_text(text.tokens, limit)
 
 
 class _Index:
@@ -52,12 +54,18 @@ class _Index:
         self._last: dict[tuple[int, ...], int] = {}  # run -> the place after its last occurrence
         self._earlier = array("i")  # for each indexed place: the one before it with the same run; -1: none
 
-    def continue_text(self, tokens: array[int], limit: int) -> Draft:
-        """Index the new tokens, then return what followed the best earlier occurrence of the last ones.
+    def add(self, tokens: array[int], most: int) -> int:
+        """Index at most so many of the new tokens; return how many."""
+        last, earlier, stop = self._last, self._earlier, min(len(tokens), self._end + most)
+        for end in range(max(self._end, self._begin + MIN_MATCH - 1) + 1, stop + 1):
+            run = tuple(tokens[end - MIN_MATCH : end])
+            earlier.append(last.get(run, -1))
+            last[run] = end
+        num_added, self._end = stop - self._end, stop
+        return num_added
 
-        A long prompt is indexed in several calls. Until it is indexed there is no draft.
-        """
-        self._add(tokens)
+    def continue_text(self, tokens: array[int], limit: int) -> Draft:
+        """Return what followed the best earlier occurrence of the last tokens. No draft until all are indexed."""
         if self._end < len(tokens):
             return NO_DRAFT
         best, longest = self._best_place(tokens)
@@ -81,14 +89,6 @@ class _Index:
                 best, longest = place, length
             place = self._earlier[place - self._begin - MIN_MATCH]
         return best, longest
-
-    def _add(self, tokens: array[int]) -> None:
-        last, earlier, stop = self._last, self._earlier, min(len(tokens), self._end + MAX_ADDED)
-        for end in range(max(self._end, self._begin + MIN_MATCH - 1) + 1, stop + 1):
-            run = tuple(tokens[end - MIN_MATCH : end])
-            earlier.append(last.get(run, -1))
-            last[run] = end
-        self._end = stop
 
     def _match_length(self, tokens: array[int], place: int) -> int:
         """Return how many tokens before `place` equal those at the end of the text."""
