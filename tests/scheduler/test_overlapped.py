@@ -10,10 +10,11 @@ import pytest
 from quire.cache.kv_cache import KVCache
 from quire.config import SchedulerConfig
 from quire.scheduler.overlapped import FIRST_PATIENCE, OverlappedSpeculation
+from quire.scheduler.proposals import DraftLimits
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.speculation import DraftLimits
+from quire.scheduler.speculation import REST_TOKENS
 from quire.types.request import GenerateRequest, SamplingParams
-from quire.types.step import PartResult, StepPlan, StepResult
+from quire.types.step import Part, PartResult, StepPlan, StepResult, decode_part, draft_part
 from tests.scheduler.test_speculation import Fixed
 
 pytestmark = pytest.mark.pure
@@ -25,9 +26,11 @@ LIMITS = DraftLimits(7, 128, 256)
 class Engine:
     """Samples token 5 everywhere, with up to two steps in flight, as the core does."""
 
-    def __init__(self, drafter: Fixed, limits: DraftLimits = LIMITS, wait: float = WAIT) -> None:
+    def __init__(self, drafter: Fixed, limits: DraftLimits = LIMITS, wait: float = WAIT, num_states: int = 0) -> None:
         self.speculation = OverlappedSpeculation((drafter,), limits)
-        self.scheduler = Scheduler(KVCache(400), SchedulerConfig(max_rows=64), self.speculation)
+        cache = KVCache(400, num_states=num_states)
+        self.scheduler = Scheduler(cache, SchedulerConfig(max_rows=64), self.speculation)
+        self.num_waits = 0
         self.flights: deque[StepPlan] = deque()
         self.wait, self.now, self.plans = wait, 0.0, list[StepPlan]()
 
@@ -44,6 +47,7 @@ class Engine:
         has_drafts = any(part.drafts for part in plan.parts)
         seconds = 1.0 + 0.02 * plan.num_tokens + self.wait * has_drafts
         self.scheduler.commit(StepResult(plan.number, tuple(parts), seconds), self.now)
+        self.scheduler.drain()
         self.scheduler.check()
 
     def run(self, steps: int) -> list[int]:
@@ -52,6 +56,7 @@ class Engine:
         while len(self.plans) < before + steps:
             self.now += 1.0
             if self.flights and self.scheduler.wants_results:
+                self.num_waits += 1
                 while self.flights:
                     self.collect()
             plan = self.scheduler.plan(self.now)
@@ -120,3 +125,52 @@ def test_no_step_has_more_drafts_than_the_device_takes():
     counts = engine.run(60)
     assert max(counts) == 16
     assert max(len(part.drafts) for plan in engine.plans for part in plan.parts) <= 3
+
+
+def test_a_text_without_memory_for_drafts_is_rarely_waited_for():
+    """A state needs a second slot for drafts, and there is none."""
+    engine = Engine(Fixed([5] * 32), LIMITS._replace(has_states=True), num_states=1)
+    engine.add("a")
+    counts = engine.run(400)
+    assert not any(counts)
+    assert 0 < engine.num_waits <= 3 * 400 // REST_TOKENS
+
+
+def test_with_a_free_slot_a_text_with_states_has_drafts():
+    engine = Engine(Fixed([5] * 32), LIMITS._replace(has_states=True), num_states=2)
+    engine.add("a")
+    assert sum(engine.run(100)[-20:]) > 40
+
+
+def test_the_seconds_of_the_draft_model_are_those_of_its_own_step():
+    """They are subtracted from the step after which they were spent, though steps are recorded later."""
+    speculation = OverlappedSpeculation((Fixed([5]),), LIMITS)
+    parts = (draft_part("a", 0, 9, (5, 5, 5)),)
+    speculation._model_seconds = 10.0
+    speculation.record_step(parts, 3, 25.0, is_usual=False)
+    speculation._model_seconds = 0.0  # the next step is planned, without the model
+    speculation.wants_results(())
+    assert speculation._costs_with_drafts(1).seconds(3) == pytest.approx(15.0)
+
+
+def test_steps_that_did_not_wait_do_not_tell_what_drafts_cost():
+    """The end of a prompt that is cached but for a few tokens looks like a row with drafts."""
+    speculation = OverlappedSpeculation((Fixed([5]),), LIMITS)
+    prompt_end = Part("a", 0, 16, (1, 2, 3), 1, ())
+    speculation.record_step((prompt_end, decode_part("b", 1, 9)), 4, 2.0, is_usual=True)
+    speculation.wants_results(())
+    assert not speculation._costs_with_drafts(2).has_measurements
+    speculation.record_step((draft_part("a", 0, 9, (5, 5, 5)), decode_part("b", 1, 9)), 4, 3.0, is_usual=False)
+    speculation.wants_results(())
+    assert speculation._costs_with_drafts(2).seconds(4) == pytest.approx(3.0)
+
+
+def test_full_blocks_of_a_text_with_drafts_are_found_once_its_outcomes_are_taken():
+    engine = Engine(Fixed([5] * 32))
+    engine.add("a")
+    engine.run(60)
+    assert engine.speculation.num_accepted["fixed"] > 40, "most of its blocks were filled by drafts"
+    engine.scheduler.add(GenerateRequest("same", (100, 101, 102, *[5] * 90), SamplingParams(max_tokens=4)), engine.now)
+    engine.run(3)
+    first = next(part for plan in engine.plans for part in plan.parts if part.request_id.startswith("same"))
+    assert first.start >= 80

@@ -11,9 +11,10 @@ import pytest
 from quire.cache.kv_cache import KVCache
 from quire.config import SchedulerConfig
 from quire.scheduler.acceptance import Acceptance, RequestDrafts
+from quire.scheduler.plain_step import PlainStep
 from quire.scheduler.proposals import DraftLimits
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.speculation import MAX_ROWS, NO_LIMITS, Speculation
+from quire.scheduler.speculation import MAX_ROWS, NO_LIMITS, REST_TOKENS, DraftCandidate, Speculation
 from quire.scheduler.step_costs import StepCosts, size_of_step
 from quire.spec.drafter import NO_DRAFT, Draft
 from quire.types.request import GenerateRequest, SamplingParams
@@ -165,10 +166,51 @@ def test_drafts_beside_a_prompt_cost_what_they_add_to_the_whole_step():
     assert sum(len(part.drafts) for part in plan.parts) == 0
 
 
+def test_drafts_beside_other_tokens_never_seem_to_take_no_time():
+    """Times are measured, so a larger step may seem to be faster than a smaller one."""
+    speculation = Speculation((Fixed([5]),))
+    for num_tokens, seconds in ((1, 5.0), (16, 34.0), (40, 50.0), (60, 42.0)):
+        speculation._costs.record(num_tokens, seconds)
+    step = PlainStep(1, num_others=68)
+    for num_drafts in range(1, 8):
+        assert speculation._drafted_seconds(step, num_drafts) >= speculation._costs.seconds(1)
+
+
+def test_the_tokens_beside_drafts_count_towards_the_limit_of_a_step():
+    speculation = Speculation((Fixed([5]),), DraftLimits(step_tokens=20))
+    for num_tokens in (1, 40):
+        speculation._costs.record(num_tokens, 1.0)
+    state: Any = None
+    candidate = DraftCandidate(state, RequestDrafts(), ("fixed", 0), [5] * 16, [0.9] * 16)
+    assert speculation._best_counts([candidate], PlainStep(1)) == [16]
+    assert speculation._best_counts([candidate], PlainStep(1, num_others=9)) == [10]
+    assert speculation._best_counts([candidate], PlainStep(1, num_others=30)) == [0]
+
+
+def test_no_more_of_a_prompt_counts_than_the_step_takes():
+    engine = Engine(Fixed([5] * 32))
+    engine.add("long", num_prompt=3000)
+    engine.step()
+    assert PlainStep.of(engine.scheduler._running.snapshot(), has_newcomers=False, budget=512).num_tokens == 512
+
+
+def test_a_text_whose_drafts_no_step_had_rests():
+    speculation = Speculation((Fixed([5]),), NO_LIMITS)
+    engine = Engine(Fixed([5] * 32))
+    engine.add("a")
+    engine.run(20)
+    (state,) = engine.scheduler._running.snapshot()
+    speculation._pending[state.sample_id] = ("fixed", 0)
+    speculation._note_dropped([state])
+    assert not speculation._awake([state]) and not speculation._pending
+    state.tokens.extend([5] * REST_TOKENS)
+    assert speculation._awake([state]) == [state]
+
+
 def test_texts_with_states_get_fewer_drafts_because_accepted_tokens_may_be_computed_again():
     drafted = []
-    for goes_back in (False, True):
-        limits = DraftLimits(goes_back=goes_back)
+    for has_states in (False, True):
+        limits = DraftLimits(has_states=has_states)
         engine = Engine(Fixed([5, 5, 7]), seconds=lambda count: 1.0 + 0.2 * count, limits=limits)
         engine.add("a")
         drafted.append(sum(engine.run(400)) / len(engine.plans))
@@ -268,9 +310,9 @@ def test_a_size_of_a_measured_tile_costs_at_most_the_tile():
     costs = StepCosts()
     for size, seconds in 5 * ((64, 40.0), (80, 52.0)):
         costs.record(size, seconds)
-    assert costs.most_seconds(64) == pytest.approx(40.0, rel=0.01)
-    assert costs.most_seconds(65) == pytest.approx(52.0, rel=0.01)
-    assert costs.seconds(65) < 42 and costs.most_seconds(30) == costs.seconds(30)
+    assert costs.tile_seconds(64) == pytest.approx(40.0, rel=0.01)
+    assert costs.tile_seconds(65) == pytest.approx(52.0, rel=0.01)
+    assert costs.seconds(65) < 42 and costs.tile_seconds(30) == costs.seconds(30)
 
 
 def test_noise_changes_no_cell_in_the_long_run():

@@ -263,8 +263,10 @@ def _speculation(
     capacity = runner.draft_capacity
     if config.speculation.speculate == OFF or capacity is None:
         return None
-    row_drafts = min(capacity.row_drafts, MAX_DRAFTS)
-    limits = DraftLimits(row_drafts, config.scheduler.max_scored_tokens, capacity.step_tokens, goes_back=has_states)
+    row_drafts, scheduler = min(capacity.row_drafts, MAX_DRAFTS), config.scheduler
+    limits = DraftLimits(
+        row_drafts, scheduler.max_scored_tokens, capacity.step_tokens, has_states, scheduler.max_step_tokens
+    )
     return (Speculation if runner.depth == 1 else OverlappedSpeculation)(drafters, limits, model)
 
 

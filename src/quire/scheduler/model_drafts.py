@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from quire.scheduler.acceptance import RequestDrafts, Source
+from quire.scheduler.plain_step import PlainStep
 from quire.scheduler.proposals import MIN_GAIN, DraftLimits, ProposesByModel
 from quire.scheduler.request_state import RequestState
 from quire.scheduler.step_costs import StepCosts
@@ -68,7 +69,7 @@ class ModelDrafts:
         self.spent_seconds = 0.0
 
     def choose(
-        self, texts: Sequence[DraftedText], num_running: int, plain: float, drafted: Callable[[int, float], float]
+        self, texts: Sequence[DraftedText], step: PlainStep, plain: float, drafted: Callable[[int, float], float]
     ) -> ModelChoice:
         """Return the fastest choice. `plain`: seconds of the step without drafts; `drafted`: with so many drafts, and
         after which so many tokens are computed again."""
@@ -83,11 +84,11 @@ class ModelDrafts:
             return NOTHING
         hopeful = [each for each in known if self._is_hopeful(each[0])]
         ready = [each for each in hopeful if each[1] <= READY]
-        num_drafts, ratio = self._best(hopeful, num_running, plain, drafted)
+        num_drafts, ratio = self._best(hopeful, step, plain, drafted)
         saved = HORIZON * plain * (1.0 - 1.0 / ratio) / max(1, len(hopeful))
         late = [text.state for text, backlog in hopeful if backlog > READY and self._costs.seconds(backlog) < saved]
         if ready and len(ready) < len(hopeful):
-            num_drafts, ratio = self._best(ready, num_running, plain, drafted)
+            num_drafts, ratio = self._best(ready, step, plain, drafted)
         chosen = [text.state for text, _ in ready] if num_drafts else []
         if chosen or late:
             return ModelChoice(chosen, num_drafts if chosen else 0, late)
@@ -139,7 +140,7 @@ class ModelDrafts:
     def _best(
         self,
         texts: Sequence[tuple[DraftedText, int]],
-        num_running: int,
+        step: PlainStep,
         plain: float,
         drafted: Callable[[int, float], float],
     ) -> tuple[int, float]:
@@ -147,16 +148,16 @@ class ModelDrafts:
         best, best_ratio, num_texts = 0, MIN_GAIN, len(texts)
         if not num_texts:
             return 0, 1.0
-        most = min(self._limits.step_drafts, self._limits.step_tokens - num_running) // num_texts
-        expected, again = float(num_running), 0.0
+        most = min(self._limits.step_drafts, self._limits.step_tokens - step.num_tokens) // num_texts
+        expected, again = float(step.num_texts), 0.0
         reading = self._costs.seconds(num_texts + sum(min(backlog, READY) - 1 for _, backlog in texts))
         for count in range(1, min(self.max_drafts, most) + 1):
             expected += sum(text.gains[count - 1] for text, _ in texts if len(text.gains) >= count)
-            if self._limits.goes_back:
+            if self._limits.has_states:
                 again += count * sum(_gain(text, count - 1) - _gain(text, count) for text, _ in texts)
             verifying = drafted(count * num_texts, again)
             seconds = verifying + reading + (count - 1) * self._costs.seconds(num_texts)
-            ratio = expected * plain / (num_running * seconds)
+            ratio = expected * plain / (step.num_texts * seconds)
             if ratio > best_ratio:
                 best, best_ratio = count, ratio
         return best, best_ratio if best else 1.0

@@ -10,11 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quire.scheduler.acceptance import RequestDrafts, Source
+from quire.scheduler.plain_step import PlainStep
 from quire.scheduler.proposals import DraftLimits, ProposesByModel, ProposesDrafts
 from quire.scheduler.request_state import Phase, RequestState
-from quire.scheduler.speculation import PROBE_TOKENS, DraftCandidate, PlainStep, Speculation
+from quire.scheduler.speculation import PROBE_TOKENS, DraftCandidate, Speculation
 from quire.scheduler.step_costs import StepCosts, size_of_step
 from quire.types.sampling_values import OFF
 from quire.types.step import Part
@@ -29,6 +31,16 @@ FIRST_FORGIVEN = 0.005  # of the seconds of steps with drafts, for each step sin
 LEAST_SHARE = 0.2  # of a step's measured seconds: at least this much is not the draft model's time
 NUMS_OF_TEXTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of steps whose times are kept apart
 GUESSED_WAIT = 1.25  # times the seconds of the plain step, until a step with drafts was measured
+
+
+class CollectedStep(NamedTuple):
+    """The time of a step that was collected."""
+
+    parts: Sequence[Part]
+    num_tokens: int
+    seconds: float
+    model_seconds: float  # of them, those of the draft model
+    is_usual: bool
 
 
 @dataclass(slots=True)
@@ -52,7 +64,7 @@ class OverlappedSpeculation(Speculation):
         self._num_skipped, self._patience, self._pause = 0, FIRST_PATIENCE, 0
         self._num_probes = 0  # drafts to try in the next step, whatever is expected of them
         self._unlearned: list[tuple[RequestDrafts, Source, int, int]] = []
-        self._unrecorded: list[tuple[Sequence[Part], int, float, bool]] = []
+        self._unrecorded: list[CollectedStep] = []
         self._choice = LastChoice()
 
     def wants_results(self, running: Sequence[RequestState]) -> bool:
@@ -66,6 +78,7 @@ class OverlappedSpeculation(Speculation):
         if self._pause > 0:
             return False
         texts = [each for each in running if each.is_plain_decode and each.request.sampling.speculate != OFF]
+        texts = self._awake(texts)
         found = self._candidates(texts) if texts else []
         step = PlainStep(len(running))
         if self._wants_model(texts, found, step):
@@ -94,6 +107,7 @@ class OverlappedSpeculation(Speculation):
     def suggest(self, running: Sequence[RequestState], has_newcomers: bool = False) -> None:
         """Set the drafts of the next step, if no step is in flight and no prompt is computed."""
         self._model_seconds = 0.0
+        self._note_dropped(running)
         if all(state.phase is Phase.DECODING and not state.num_in_flight for state in running):
             self._num_without = 0  # when to look for drafts was decided before: the results were waited for
             super().suggest(running, has_newcomers)
@@ -103,7 +117,7 @@ class OverlappedSpeculation(Speculation):
     def _best_counts(self, candidates: list[DraftCandidate], step: PlainStep) -> list[int]:
         """Return how many tokens of each draft to verify. For many texts, choose by the last choice a few times."""
         choice, num_running = self._choice, step.num_texts
-        budget = min(self._limits.step_drafts, self._limits.step_tokens - round(step.size))
+        budget = min(self._limits.step_drafts, self._limits.step_tokens - step.num_tokens)
         if choice.num_running == num_running > FEW_TEXTS and choice.num_uses < MAX_USES:
             least = choice.least
             counts = [len([gain for gain in each.gains if gain >= least]) for each in candidates]
@@ -121,7 +135,7 @@ class OverlappedSpeculation(Speculation):
     def _catch_up(self) -> None:
         """Learn from the last results, while the device computes."""
         for step in self._unrecorded:
-            self._record_step(*step)
+            self._record_step(step)
         self._unrecorded.clear()
         for request, source, num_drafts, num_accepted in self._unlearned:
             self._acceptance.record(request, source, num_drafts, num_accepted)
@@ -134,18 +148,18 @@ class OverlappedSpeculation(Speculation):
 
     def record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_usual: bool) -> None:
         """Record the time of a step in which every part decodes."""
-        self._unrecorded.append((parts, num_tokens, seconds, is_usual))
+        self._unrecorded.append(CollectedStep(parts, num_tokens, seconds, self._model_seconds, is_usual))
 
-    def _record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_usual: bool) -> None:
-        if num_tokens == len(parts):
-            if is_usual:
-                self._costs.record(num_tokens, seconds)
-        else:
-            size, is_decoding = size_of_step(parts, num_tokens)
+    def _record_step(self, step: CollectedStep) -> None:
+        if step.num_tokens == len(step.parts):
+            if step.is_usual:
+                self._costs.record(step.num_tokens, step.seconds)
+        elif not step.is_usual or any(part.num_logits > 1 for part in step.parts):  # the device waited for its plan
+            size, is_decoding = size_of_step(step.parts, step.num_tokens)
             if is_decoding:
-                costs = self._costs_with_drafts(len(parts))
-                costs.record(size, max(seconds - self._model_seconds, LEAST_SHARE * seconds))
-        self._add_probe_seconds(seconds)
+                seconds = max(step.seconds - step.model_seconds, LEAST_SHARE * step.seconds)
+                self._costs_with_drafts(len(step.parts)).record(size, seconds)
+        self._add_probe_seconds(step.seconds)
 
     def _drafted_seconds(self, step: PlainStep, num_drafts: int, num_again: float = 0.0) -> float:
         if not self._costs_with_drafts(step.num_texts).has_measurements:

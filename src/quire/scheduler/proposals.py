@@ -56,4 +56,5 @@ class DraftLimits(NamedTuple):
     row_drafts: int = MAX_DRAFTS  # of one text
     step_drafts: int = 1 << 20  # of all texts
     step_tokens: int = 1 << 20
-    goes_back: bool = False  # a text with a rejected token computes accepted ones again: it has states
+    has_states: bool = False  # of recurrent layers: a text with a rejected token computes accepted ones again
+    budget: int = 1 << 20  # tokens of a step in all, prompts included

@@ -141,7 +141,10 @@ class Scheduler(LiveRequests):
         self._now = now
 
     def drain(self) -> list[Outcome]:
-        """Return the outcomes since the last call. Blocks are sealed here if the device waited for the next step."""
+        """Return the outcomes since the last call; let others find the full blocks of texts whose drafts were verified.
+
+        With two steps in flight this is after the next launch, so that the device does not wait for it.
+        """
         for state in self._unsealed:
             if state.lease is not None and state.computed >= state.seal_at:
                 self._seal(state, self._now)

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from quire.scheduler.acceptance import Acceptance, RequestDrafts, Source
 from quire.scheduler.model_drafts import DraftedText, ModelChoice, ModelDrafts
+from quire.scheduler.plain_step import PlainStep
 from quire.scheduler.proposals import MAX_DRAFTS, MIN_GAIN, DraftLimits, ProposesByModel, ProposesDrafts
-from quire.scheduler.request_state import Phase, RequestState
+from quire.scheduler.request_state import RequestState
 from quire.scheduler.stats import DraftStats
 from quire.scheduler.step_costs import WITHOUT_LOGITS, StepCosts, size_of_step
 from quire.types.step import DraftCount, Part
@@ -30,7 +31,7 @@ MAX_PATIENCE = 256  # most opportunities skipped between two drafts that are tri
 PROBE_TOKENS = 1
 MAX_COMPARED = 48  # at most this many counts of drafted tokens are compared
 PROBE_SHARE = 0.003  # of the time of all steps: the most that drafts which are not expected to pay may cost
-NEWCOMER_TOKENS = 128  # of prompts, guessed, in a step that will admit some
+REST_TOKENS = 64  # of a text without memory for its drafts, until it gets some again
 MIN_PROBABILITY = 0.05  # that a drafted token is reached and accepted; less likely tokens are dropped
 
 
@@ -47,27 +48,6 @@ class DraftCandidate(NamedTuple):
     tokens: Sequence[int]
     gains: list[float]  # expected tokens, one for each of `tokens`; may be shorter, the rest is too unlikely
     is_trial: bool = False  # verified even if it is not expected to pay
-
-
-class PlainStep(NamedTuple):
-    """The next step without drafts, as far as it is known."""
-
-    num_texts: int  # that decode: each of them yields a token
-    others: float = 0.0  # the size, as in `StepCosts`, of what must be computed anyway: prompts, forced tokens
-
-    @classmethod
-    def of(cls, running: Sequence[RequestState], has_newcomers: bool) -> PlainStep:
-        """Return the step of these texts. `has_newcomers`: others will be admitted."""
-        num_texts, num_due = 0, NEWCOMER_TOKENS if has_newcomers else 0
-        for state in running:
-            num_due += state.remaining
-            num_texts += state.phase is not Phase.PREFILLING
-        return cls(num_texts, WITHOUT_LOGITS * (num_due - num_texts))
-
-    @property
-    def size(self) -> float:
-        """Its size in all."""
-        return self.num_texts + self.others
 
 
 NO_LIMITS = DraftLimits()
@@ -95,6 +75,7 @@ class Speculation:
         self._passed_over: dict[str, DraftCandidate] = {}  # drafts that those of the model replaced in that step
         self.num_drafted: Counter[str] = Counter({each.name: 0 for each in every})
         self.num_accepted: Counter[str] = Counter({each.name: 0 for each in every})
+        self._resting: dict[str, int] = {}  # texts without drafts, and the number of tokens from which they get some
         self._num_running = 0  # at the last plan
         self._num_without = 0  # steps without drafts since then, or since the number of running requests changed
         self._probe_seconds = 0.0  # budget for drafts that are not expected to pay
@@ -106,17 +87,19 @@ class Speculation:
     def suggest(self, running: Sequence[RequestState], has_newcomers: bool = False) -> None:
         """Set the drafts of the next step. `has_newcomers`: it will also admit texts."""
         num_running = len(running)
+        self._note_dropped(running)
         if not self._can_pay(num_running):
             return
         self._num_without = self._num_without + 1 if num_running == self._num_running else 0
         self._num_running = num_running
         if self._num_without > FEW_WITHOUT and self._num_without % (LOOK_EVERY + num_running // TEXTS_A_STEP):
             return
-        states = [state for state in running if state.can_draft]
+        can_draft = [state for state in running if state.can_draft]
+        states = self._awake(can_draft)
         if not states:
             return
-        are_all = len(states) == num_running and not has_newcomers  # and nothing else is due
-        step = PlainStep(num_running) if are_all else PlainStep.of(running, has_newcomers)
+        are_all = len(can_draft) == num_running and not has_newcomers  # and nothing else is due
+        step = PlainStep(num_running) if are_all else PlainStep.of(running, has_newcomers, self._limits.budget)
         candidates = self._candidates(states)
         if self._model is not None:
             candidates = self._with_model(self._model, states, candidates, step)
@@ -136,6 +119,22 @@ class Speculation:
                 candidate.request.num_skipped = 0
                 candidate.state.suggest(tuple(candidate.tokens[:count]))
                 self._pending[candidate.state.sample_id] = candidate.source
+
+    def _note_dropped(self, running: Sequence[RequestState]) -> None:
+        """Let texts rest whose drafts no step had: there was no memory for them."""
+        if not self._pending or any(state.num_in_flight for state in running):
+            return
+        for state in running:
+            if state.sample_id in self._pending:
+                self._resting[state.sample_id] = len(state.tokens) + REST_TOKENS
+        self._pending.clear()
+        self._passed_over.clear()
+
+    def _awake(self, states: list[RequestState]) -> list[RequestState]:
+        """Return the texts that do not rest."""
+        if not self._resting:
+            return states
+        return [state for state in states if len(state.tokens) >= self._resting.get(state.sample_id, 0)]
 
     def wants_results(self, running: Sequence[RequestState]) -> bool:
         """Return whether the steps in flight must be collected before the next is planned. Here none is in flight."""
@@ -200,7 +199,7 @@ class Speculation:
     def _model_choice(self, model: ModelDrafts, texts: Sequence[DraftedText], step: PlainStep) -> ModelChoice:
         """Return the model's best action in this step."""
         plain = self._costs.seconds(step.num_texts)
-        return model.choose(texts, step.num_texts, plain, partial(self._drafted_seconds, step))
+        return model.choose(texts, step, plain, partial(self._drafted_seconds, step))
 
     def _gains(self, state: RequestState, request: RequestDrafts, source: Source, count: int) -> list[float]:
         """Return the expected gain of each drafted token. A token that the grammar forces anyway is no gain."""
@@ -225,9 +224,9 @@ class Speculation:
         order = sorted(
             ((gain, place) for place, each in enumerate(candidates) for gain in each.gains), reverse=True
         )  # the gains of a draft never rise, so its tokens stay in order
-        del order[max(0, min(self._limits.step_drafts, self._limits.step_tokens - step.num_texts)) :]
+        del order[max(0, min(self._limits.step_drafts, self._limits.step_tokens - step.num_tokens)) :]
         expected = list(accumulate((gain for gain, _ in order), initial=float(step.num_texts)))
-        again = self._again(candidates, order)
+        again = self._recomputed(candidates, order)
         plain = best_rate = step.num_texts / self._costs.seconds(step.num_texts)
         num_best, stride = 0, 1 + len(order) // MAX_COMPARED
         for index in range(stride, len(expected), stride):
@@ -241,9 +240,9 @@ class Speculation:
             counts[place] += 1
         return counts
 
-    def _again(self, candidates: list[DraftCandidate], order: list[tuple[float, int]]) -> list[float]:
+    def _recomputed(self, candidates: list[DraftCandidate], order: list[tuple[float, int]]) -> list[float]:
         """Return how many tokens are expected to be computed again after so many drafted tokens of `order`."""
-        if not self._limits.goes_back:
+        if not self._limits.has_states:
             return [0.0] * (1 + len(order))
         counts, last, more = [0] * len(candidates), [1.0] * len(candidates), list[float]()
         for gain, place in order:  # if a draft's token number n is the first wrong one, n tokens are computed again
@@ -253,14 +252,16 @@ class Speculation:
         return list(accumulate(more, initial=0.0))
 
     def _drafted_seconds(self, step: PlainStep, num_drafts: int, num_again: float = 0.0) -> float:
-        """Return the expected seconds of a step with drafts, less those of `others`; then of tokens computed again.
+        """Return the expected seconds of a step with drafts, less those of other tokens; then of `num_again` tokens.
 
         The others must be computed anyway, so their time is no part of the choice. But drafts beside them cost more.
+        `num_again`: those that are computed again, in a later step.
         """
         costs = self._costs_with_drafts(step.num_texts)
         seconds = costs.seconds(step.size + num_drafts)
-        if step.others:
-            seconds += costs.seconds(step.num_texts) - costs.seconds(step.size)
+        if step.num_others:
+            plain = costs.seconds(step.num_texts)
+            seconds = max(plain, seconds + plain - costs.seconds(step.size))
         if num_again:
             later = self._costs.seconds(step.size + WITHOUT_LOGITS * num_again) - self._costs.seconds(step.size)
             return seconds + max(0.0, later)
@@ -276,7 +277,7 @@ class Speculation:
         request.num_skipped += 1
         if request.num_skipped < request.patience:
             return 0
-        estimates = (self._costs.seconds, self._costs.most_seconds)
+        estimates = (self._costs.seconds, self._costs.tile_seconds)
         loss = max(0.0, *(seconds(size + PROBE_TOKENS) - seconds(size) for seconds in estimates))
         if loss > self._probe_seconds:
             return 0
@@ -332,7 +333,7 @@ class Speculation:
 
     def forget(self, sample_id: str) -> None:
         """Drop the records of a text that has ended."""
-        for kept in (self._requests, self._pending, self._passed_over):
+        for kept in (self._requests, self._pending, self._passed_over, self._resting):
             kept.pop(sample_id, None)
         for drafter in self._drafters:
             drafter.forget(sample_id)

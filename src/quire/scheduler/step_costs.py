@@ -101,7 +101,7 @@ class StepCosts:
                 rise = min(rise, max(0.0, below - half[1]) / (low - half[0]) * (num_tokens - low))
         return max(below + rise, 1e-9)
 
-    def most_seconds(self, num_tokens: float) -> float:
+    def tile_seconds(self, num_tokens: float) -> float:
         """Return the expected seconds of a step of this size if its last token is the first one of a tile.
 
         Kernels compute a tile of tokens in the time of a whole one, so its size costs as much as others of its cell.
