@@ -57,7 +57,7 @@ inline void bf16_tile(const Matrix &m, size_t apart, const uint8_t *w, const flo
         const int count = m.cols - first < ROUNDED ? m.cols - first : ROUNDED;
         for (int i = 0; i < N; ++i) round_part(tokens[i] + first, count, x[i]);
         for (int k = 0; k < count;) {
-            if (N <= IN_STREAM) streams.fetch((first + k) * LANES * sizeof(uint16_t));
+            if (N <= IN_TWO_STREAMS) streams.fetch((first + k) * LANES * sizeof(uint16_t));
             for (int s = 0; s < SUMS && k < count; ++s, k += 2, w += 2 * LANES * sizeof(uint16_t)) {
                 const __m512bh columns = k + 1 < count ? two_columns(w, apart) : last_column(w, apart);
                 for (int i = 0; i < N; ++i) sums[s][i] = _mm512_dpbf16_ps(sums[s][i], columns, each_pair(x[i] + k));
@@ -72,11 +72,15 @@ inline void bf16_tile(const Matrix &m, size_t apart, const uint8_t *w, const flo
 constexpr int COLUMN_PAIRS = 8;    // in registers
 constexpr int MANY_ROUNDED = 128;  // columns that are rounded together: those of MAX_UNPACKED fit into L1
 
+constexpr int LINES_OF_COLUMNS = 8;  // of two panels: COLUMN_PAIRS
+
 // Adds the products of C pairs of columns and P pairs of panels, in the order of bf16_tile.
 template <int P, int C>
-inline void add_columns(const __m512bh (&w)[P][C], const uint16_t (*x)[MANY_ROUNDED], int k, int count, float *const *out) {
+inline void add_columns(const __m512bh (&w)[P][C], const uint16_t (*x)[MANY_ROUNDED], int k, int count, PanelsAhead &ahead,
+                        float *const *out) {
     constexpr int S = C < SUMS ? C : SUMS;
     for (int i = 0; i < count; ++i) {
+        if (i * ahead.lines < LINES_OF_COLUMNS * P) ahead.fetch();  // the first tokens are enough
         __m512 sums[S][P];
         for (int s = 0; s < S; ++s)
             for (int p = 0; p < P; ++p) sums[s][p] = _mm512_loadu_ps(out[s] + COLUMNS * i + 2 * LANES * p);
@@ -100,6 +104,7 @@ template <int P>
     const uint8_t *w[P];
     size_t apart[P];
     for (int p = 0; p < P; ++p) w[p] = m.panel(panel + 2 * p), apart[p] = apart_from(m, panel + 2 * p);
+    PanelsAhead ahead(m, panel + 2 * P, 2 * P, (m.cols / (2 * COLUMN_PAIRS) + 1) * count);
     for (int first = 0; first < m.cols; first += MANY_ROUNDED) {
         const int columns = m.cols - first < MANY_ROUNDED ? m.cols - first : MANY_ROUNDED;
         for (int i = 0; i < count; ++i) round_part(a.x.row(a.order.source(token + i)) + first, columns, x[i]);
@@ -110,7 +115,7 @@ template <int P>
             for (int c = 0; c < COLUMN_PAIRS; ++c)
                 for (int p = 0; p < P; ++p)
                     block[p][c] = two_columns(w[p] + (first + k + 2 * c) * LANES * sizeof(uint16_t), apart[p]);
-            add_columns<P, COLUMN_PAIRS>(block, x, k, count, sums);
+            add_columns<P, COLUMN_PAIRS>(block, x, k, count, ahead, sums);
         }
         for (; k < columns; k += 2) {
             __m512bh pair[P][1];
@@ -118,7 +123,7 @@ template <int P>
                 const uint8_t *from = w[p] + (first + k) * LANES * sizeof(uint16_t);
                 pair[p][0] = k + 1 < columns ? two_columns(from, apart[p]) : last_column(from, apart[p]);
             }
-            add_columns<P, 1>(pair, x, k, count, sums + k / 2 % SUMS);
+            add_columns<P, 1>(pair, x, k, count, ahead, sums + k / 2 % SUMS);
         }
     }
     for (int i = 0; i < COLUMNS * count; ++i) out[i] += others[i];

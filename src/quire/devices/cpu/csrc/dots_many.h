@@ -63,12 +63,13 @@ struct BlocksInL1 {
 // Adds `count` blocks, from `first` on, to the sums of N tokens.
 template <Format F, int P, int N>
 inline void add_in_l1(const BlocksInL1<F, P> &w, const QuantRows &xq, const size_t *at, int first, int count,
-                      float *out) {
+                      PanelsAhead &ahead, float *out) {
     constexpr int PARTS = block_format(F).parts, PART = VECTORS / PARTS;
     F8x2 acc[N][P];
     QUIRE_UNROLL for (int i = 0; i < N; ++i)
         QUIRE_UNROLL for (int p = 0; p < P; ++p) acc[i][p] = load<F8x2>(out + COLUMNS * i + 2 * LANES * p);
     for (int b = 0; b < count; ++b) {
+        ahead.fetch();
         F8x2 dots[N][P] = {};
         QUIRE_UNROLL for (int part = 0; part < PARTS; ++part) {
             WideBytes sums[N][P];
@@ -106,13 +107,14 @@ template <Format F, int P>
         for (int p = 0; p < P; ++p) store(out + COLUMNS * i + 2 * LANES * p, set1<F8x2>(0.0f));
     }
     const int num_parts = (m.num_blocks() + IN_L1 - 1) / IN_L1, most = (m.num_blocks() + num_parts - 1) / num_parts;
+    PanelsAhead ahead(m, panel + 2 * P, 2 * P, m.num_blocks() * ((count + MOST - 1) / MOST));
     for (int first = 0; first < m.num_blocks(); first += most) {
         const int blocks = smaller(most, m.num_blocks() - first);
         w.unpack(m, panel, first, blocks);
         for (int i = 0; i < count;) {
             const int left = count - i, size = left > 2 * LEAST || left == MOST - 1 || left == MOST ? MOST : LEAST;
-            if (size == MOST) add_in_l1<F, P, MOST>(w, a.xq, at + i, first, blocks, out + COLUMNS * i);
-            else add_in_l1<F, P, LEAST>(w, a.xq, at + i, first, blocks, out + COLUMNS * i);
+            if (size == MOST) add_in_l1<F, P, MOST>(w, a.xq, at + i, first, blocks, ahead, out + COLUMNS * i);
+            else add_in_l1<F, P, LEAST>(w, a.xq, at + i, first, blocks, ahead, out + COLUMNS * i);
             i += size;
         }
     }

@@ -55,7 +55,7 @@ inline void float_tile(const Matrix &m, int panel, const Operand &a, int token, 
     W acc[N];
     for (int i = 0; i < N; ++i) acc[i] = set1<W>(0.0f);
     for (int k = 0; k < m.cols; ++k) {
-        if (N <= IN_STREAM && k * each % LINE == 0) streams.fetch(k * each);
+        if (N <= IN_TWO_STREAMS && k * each % LINE == 0) streams.fetch(k * each);
         W column;
         if constexpr (F == Format::F32)
             column = load_rows<W>(reinterpret_cast<const float *>(w) + LANES * k, apart);
@@ -208,7 +208,7 @@ inline void some_tokens(const Matrix &m, int panel, int last, const Operand &a, 
     if (count > IN_TWO_STREAMS)
         return panel + 2 < last ? many<F, 2>(m, panel, a, token, count, out)
                                 : many<F, 1>(m, panel, a, token, count, out);
-    if constexpr (is_quantized(F)) switch (count) {
+    switch (count) {
         case 5: return tile<F, 5>(m, panel, last, a, token, out);
         case 6: return tile<F, 6>(m, panel, last, a, token, out);
         case 7: return tile<F, 7>(m, panel, last, a, token, out);

@@ -47,3 +47,23 @@ struct TwoStreams {
 #endif
     }
 };
+
+// The panels after those of a tile of many tokens. They are prefetched while the tile is multiplied, some lines at a time:
+// unpacking them would else wait for memory while nothing is multiplied. On a Zen 5 matrices of width 4,096 times 9, 16 and
+// 64 tokens take 0.56, 0.57 and 0.81 of the time in Q8_0, and 0.59, 0.66 and 0.87 in Q4_0. Prefetched to L2 alone, 9 tokens
+// take 0.64 and 0.67; processors that need that for single panels were not measured.
+struct PanelsAhead {
+    const uint8_t *next;
+    int lines;  // at a time
+
+    PanelsAhead(const Matrix &m, int panel, int num_panels, int num_times)
+        : next(m.panel(panel)), lines((static_cast<int>(num_panels * m.panel_bytes / LINE) + num_times - 1) / num_times) {}
+
+    void fetch() {
+#if defined(__GNUC__)
+        for (int i = 0; i < lines; ++i, next += LINE)
+            if (FAR_AHEAD) __builtin_prefetch(next, 0, 2);
+            else __builtin_prefetch(next);
+#endif
+    }
+};
