@@ -62,11 +62,12 @@ def http(server: Server, key: str = "root", **more: Any) -> httpx.Client:
 def front_of(server: Server, client: httpx.Client) -> int:
     """Who has the other end of a connection."""
     with client.stream("GET", "/health") as response:
-        port = response.extensions["network_stream"].get_extra_info("client_addr")[1]
-        inode = next(
-            fields[9]
-            for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
-            if int((fields := line.split())[2].split(":")[1], 16) == port
+        stream = response.extensions["network_stream"]
+        ends = [stream.get_extra_info(each) for each in ("server_addr", "client_addr")]  # as the front has them
+        ports = [f"{port:04X}" for _, port in ends]
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        inode = next(  # closed connections are listed for a while, and have no process
+            row[9] for row in rows if [end.split(":")[1] for end in row[1:3]] == ports and row[9] != "0"
         )
         response.read()
     return next(
