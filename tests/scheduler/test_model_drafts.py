@@ -170,7 +170,8 @@ def test_a_long_text_is_read_in_chunks_before_it_is_drafted_for() -> None:
     assert len(reads) >= 3 and all(call.count == CHUNK for call in reads)
     first = next(place for place, call in enumerate(engine.model.calls) if "long" in call.texts and call.kind != "read")
     assert engine.model.calls.index(reads[-1]) < first
-    assert counts[-1]["long"] > 0 and counts[2]["first"] > 0, "others go on meanwhile"
+    meanwhile = [each["first"] for each in counts[1:] if not each["long"]]
+    assert counts[-1]["long"] > 0 and sum(map(bool, meanwhile)) >= 3, counts
 
 
 def test_a_text_whose_reading_does_not_pay_is_not_read() -> None:

@@ -1,16 +1,18 @@
-"""How often drafts were accepted: by drafter and strength, of all requests and of each one, newest first.
+"""How often drafted tokens were accepted: by drafter, strength and place in the draft, of all requests and of each one.
 
-An estimate is a decayed share. A request starts from that of all requests, and a drafter from its prior.
+An estimate is a decayed share. A request starts from that of all requests, and a drafter from its prior. A place after
+the first starts from the share of all such places, so that what is learned of one applies to the others at once.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 DECAY, LATER_DECAY = 0.9, 0.95  # of earlier drafts of the same request: their first tokens, and the others
 COMMON_DECAY = 0.99  # of earlier drafts of all requests
 PRIOR_TRIALS = 3.0  # that an estimate is worth where it is the start of another
-NUM_PLACES = 2  # the first token of a draft, and the others, which are accepted more often if that one was
+LATER_PLACES = ((1, 2), (2, 4), (4, 1 << 20))  # tokens of a draft after its first one, which have shares of their own
 
 Source = tuple[str, int]  # drafter and strength
 
@@ -32,32 +34,30 @@ class SuccessShare:
         return (self.hits + PRIOR_TRIALS * prior) / (self.trials + PRIOR_TRIALS)
 
 
-class SourceShares:
-    """The shares of each source, for the first token of a draft and for the others."""
+@dataclass(slots=True)
+class PlaceShares:
+    """The shares of one source by place. A later token counts only if those before it were accepted."""
 
-    def __init__(self) -> None:
-        self._shares: dict[Source, tuple[SuccessShare, ...]] = {}
+    first: SuccessShare = field(default_factory=SuccessShare)
+    later: SuccessShare = field(default_factory=SuccessShare)  # all tokens after the first
+    places: tuple[SuccessShare, ...] = field(default_factory=lambda: tuple(SuccessShare() for _ in LATER_PLACES))
 
-    def of(self, source: Source) -> tuple[SuccessShare, ...]:
-        """Return a source's shares."""
-        found = self._shares.get(source)
-        if found is None:
-            found = self._shares[source] = tuple(SuccessShare() for _ in range(NUM_PLACES))
-        return found
-
-    def add(self, source: Source, num_drafts: int, num_accepted: int, decays: tuple[float, float]) -> None:
-        """Count a verified draft: tokens after the first wrong one say nothing."""
-        first, others = self.of(source)
-        first.add(min(num_accepted, 1), 1, decays[0])
-        if num_accepted and num_drafts > 1:
-            others.add(num_accepted - 1, min(num_drafts, num_accepted + 1) - 1, decays[1])
+    def add(self, num_drafts: int, num_accepted: int, decays: tuple[float, float]) -> None:
+        """Count a verified draft. Tokens after the first wrong one are not counted."""
+        self.first.add(min(num_accepted, 1), 1, decays[0])
+        num_judged = min(num_drafts, num_accepted + 1)
+        if num_judged > 1:
+            self.later.add(num_accepted - 1, num_judged - 1, decays[1])
+            for share, (begin, end) in zip(self.places, LATER_PLACES, strict=True):
+                if num_judged > begin:
+                    share.add(min(num_accepted, end) - begin, min(num_judged, end) - begin, decays[1])
 
 
 @dataclass(slots=True)
 class RequestDrafts:
     """What is known of one request's drafts."""
 
-    shares: SourceShares = field(default_factory=SourceShares)
+    shares: defaultdict[Source, PlaceShares] = field(default_factory=lambda: defaultdict(PlaceShares))
     num_skipped: int = 0  # opportunities since its last draft that did not pay
     patience: int = 8  # skipped opportunities until a draft is tried anyway
     model_skipped: int = 0  # steps since the drafter that is a model drafted for it
@@ -70,16 +70,20 @@ class Acceptance:
 
     def __init__(self, priors: dict[Source, float]) -> None:
         self._priors = priors
-        self._all = SourceShares()
+        self._all = defaultdict[Source, PlaceShares](PlaceShares)
 
-    def probabilities(self, request: RequestDrafts, source: Source) -> tuple[float, float]:
-        """Return the probability that the first token is accepted; and a later one, if those before it were."""
+    def probabilities(self, request: RequestDrafts, source: Source) -> list[float]:
+        """Return the probability that the first token is accepted; then, for each of `LATER_PLACES`, that a token there
+        is accepted if those before it were."""
         prior = self._priors[source]
-        all_first, all_others = self._all.of(source)
-        first, others = request.shares.of(source)
-        return first.after(all_first.after(prior)), others.after(all_others.after((1.0 + prior) / 2))
+        common, own = self._all[source], request.shares[source]
+        later = common.later.after((1.0 + prior) / 2)
+        found = [own.first.after(common.first.after(prior))]
+        for common_share, own_share in zip(common.places, own.places, strict=True):
+            found.append(own_share.after(own.later.after(common_share.after(later))))
+        return found
 
     def record(self, request: RequestDrafts, source: Source, num_drafts: int, num_accepted: int) -> None:
         """Learn from a verified draft."""
-        request.shares.add(source, num_drafts, num_accepted, (DECAY, LATER_DECAY))
-        self._all.add(source, num_drafts, num_accepted, (COMMON_DECAY, COMMON_DECAY))
+        request.shares[source].add(num_drafts, num_accepted, (DECAY, LATER_DECAY))
+        self._all[source].add(num_drafts, num_accepted, (COMMON_DECAY, COMMON_DECAY))

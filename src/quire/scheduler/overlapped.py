@@ -117,12 +117,11 @@ class OverlappedSpeculation(Speculation):
     def _best_counts(self, candidates: list[DraftCandidate], step: PlainStep) -> list[int]:
         """Return how many tokens of each draft to verify. For many texts, choose by the last choice a few times."""
         choice, num_running = self._choice, step.num_texts
-        budget = min(self._limits.step_drafts, self._limits.step_tokens - step.num_tokens)
         if choice.num_running == num_running > FEW_TEXTS and choice.num_uses < MAX_USES:
             least = choice.least
             counts = [len([gain for gain in each.gains if gain >= least]) for each in candidates]
             choice.num_uses += 1
-            if sum(counts) <= budget:
+            if sum(counts) <= self._most_drafts(step):
                 return counts
         counts = super()._best_counts(candidates, step)
         chosen = [each.gains[count - 1] for each, count in zip(candidates, counts, strict=True) if count]

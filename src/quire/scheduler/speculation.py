@@ -14,7 +14,7 @@ from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
-from quire.scheduler.acceptance import Acceptance, RequestDrafts, Source
+from quire.scheduler.acceptance import LATER_PLACES, Acceptance, RequestDrafts, Source
 from quire.scheduler.model_drafts import DraftedText, ModelChoice, ModelDrafts
 from quire.scheduler.plain_step import PlainStep
 from quire.scheduler.proposals import MAX_DRAFTS, MIN_GAIN, DraftLimits, ProposesByModel, ProposesDrafts
@@ -106,15 +106,16 @@ class Speculation:
         if not candidates:
             return
         counts = self._best_counts(candidates, step)
-        size = step.size + sum(counts)
+        num_drafts, most = sum(counts), self._most_drafts(step)
         for candidate, count in zip(candidates, counts, strict=True):
             if candidate.is_trial:
-                count = len(candidate.tokens)
+                num_more = min(len(candidate.tokens) - count, most - num_drafts)
+                count, num_drafts = count + num_more, num_drafts + num_more
             if count:
                 self._num_without = 0
-            else:
-                count = self._probe(candidate, size)
-                size += count
+            elif num_drafts < most:
+                count = self._probe(candidate, step.size + num_drafts)
+                num_drafts += count
             if count:
                 candidate.request.num_skipped = 0
                 candidate.state.suggest(tuple(candidate.tokens[:count]))
@@ -210,11 +211,14 @@ class Speculation:
         return [chance * sampled_share for chance in chances]
 
     def _chances(self, request: RequestDrafts, source: Source, count: int) -> list[float]:
-        reached, later = self._acceptance.probabilities(request, source)
+        reached, *later = self._acceptance.probabilities(request, source)
         chances: list[float] = []
-        while len(chances) < count and reached >= MIN_PROBABILITY:
-            chances.append(reached)
-            reached *= later
+        for probability, (begin, end) in zip(later, LATER_PLACES, strict=True):
+            for _ in range(begin, min(end, count + 1)):
+                if reached < MIN_PROBABILITY:
+                    return chances
+                chances.append(reached)
+                reached *= probability
         return chances
 
     def _best_counts(self, candidates: list[DraftCandidate], step: PlainStep) -> list[int]:
@@ -224,7 +228,7 @@ class Speculation:
         order = sorted(
             ((gain, place) for place, each in enumerate(candidates) for gain in each.gains), reverse=True
         )  # the gains of a draft never rise, so its tokens stay in order
-        del order[max(0, min(self._limits.step_drafts, self._limits.step_tokens - step.num_tokens)) :]
+        del order[self._most_drafts(step) :]
         expected = list(accumulate((gain for gain, _ in order), initial=float(step.num_texts)))
         again = self._recomputed(candidates, order)
         plain = best_rate = step.num_texts / self._costs.seconds(step.num_texts)
@@ -239,6 +243,10 @@ class Speculation:
         for _, place in order[:num_best]:
             counts[place] += 1
         return counts
+
+    def _most_drafts(self, step: PlainStep) -> int:
+        """Return the most drafted tokens that the device verifies in this step."""
+        return max(0, min(self._limits.step_drafts, self._limits.step_tokens - step.num_tokens))
 
     def _recomputed(self, candidates: list[DraftCandidate], order: list[tuple[float, int]]) -> list[float]:
         """Return how many tokens are expected to be computed again after so many drafted tokens of `order`."""
