@@ -12,7 +12,7 @@ from quire.config import SchedulerConfig
 from quire.scheduler.overlapped import FIRST_PATIENCE, OverlappedSpeculation
 from quire.scheduler.proposals import DraftLimits
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.speculation import REST_TOKENS
+from quire.scheduler.speculation import SUSPENDED_TOKENS
 from quire.types.request import GenerateRequest, SamplingParams
 from quire.types.step import Part, PartResult, StepPlan, StepResult, decode_part, draft_part
 from tests.scheduler.test_speculation import Fixed
@@ -26,9 +26,16 @@ LIMITS = DraftLimits(7, 128, 256)
 class Engine:
     """Samples token 5 everywhere, with up to two steps in flight, as the core does."""
 
-    def __init__(self, drafter: Fixed, limits: DraftLimits = LIMITS, wait: float = WAIT, num_states: int = 0) -> None:
+    def __init__(
+        self,
+        drafter: Fixed,
+        limits: DraftLimits = LIMITS,
+        wait: float = WAIT,
+        num_states: int = 0,
+        num_blocks: int = 400,
+    ) -> None:
         self.speculation = OverlappedSpeculation((drafter,), limits)
-        cache = KVCache(400, num_states=num_states)
+        cache = KVCache(num_blocks, num_states=num_states)
         self.scheduler = Scheduler(cache, SchedulerConfig(max_rows=64), self.speculation)
         self.num_waits = 0
         self.flights: deque[StepPlan] = deque()
@@ -47,7 +54,6 @@ class Engine:
         has_drafts = any(part.drafts for part in plan.parts)
         seconds = 1.0 + 0.02 * plan.num_tokens + self.wait * has_drafts
         self.scheduler.commit(StepResult(plan.number, tuple(parts), seconds), self.now)
-        self.scheduler.drain()
         self.scheduler.check()
 
     def run(self, steps: int) -> list[int]:
@@ -65,6 +71,7 @@ class Engine:
                 self.flights.append(plan)
             if len(self.flights) >= 2 or not plan.parts:
                 self.collect()
+            self.scheduler.drain()
         return [sum(len(part.drafts) for part in plan.parts) for plan in self.plans[before:]]
 
 
@@ -133,7 +140,7 @@ def test_a_text_without_memory_for_drafts_is_rarely_waited_for():
     engine.add("a")
     counts = engine.run(400)
     assert not any(counts)
-    assert 0 < engine.num_waits <= 3 * 400 // REST_TOKENS
+    assert 0 < engine.num_waits <= 3 * 400 // SUSPENDED_TOKENS
 
 
 def test_with_a_free_slot_a_text_with_states_has_drafts():
@@ -149,7 +156,7 @@ def test_the_seconds_of_the_draft_model_are_those_of_its_own_step():
     speculation._model_seconds = 10.0
     speculation.record_step(parts, 3, 25.0, is_usual=False)
     speculation._model_seconds = 0.0  # the next step is planned, without the model
-    speculation.wants_results(())
+    speculation.wants_results((), False)
     assert speculation._costs_with_drafts(1).seconds(3) == pytest.approx(15.0)
 
 
@@ -158,10 +165,10 @@ def test_steps_that_did_not_wait_do_not_tell_what_drafts_cost():
     speculation = OverlappedSpeculation((Fixed([5]),), LIMITS)
     prompt_end = Part("a", 0, 16, (1, 2, 3), 1, ())
     speculation.record_step((prompt_end, decode_part("b", 1, 9)), 4, 2.0, is_usual=True)
-    speculation.wants_results(())
+    speculation.wants_results((), False)
     assert not speculation._costs_with_drafts(2).has_measurements
     speculation.record_step((draft_part("a", 0, 9, (5, 5, 5)), decode_part("b", 1, 9)), 4, 3.0, is_usual=False)
-    speculation.wants_results(())
+    speculation.wants_results((), False)
     assert speculation._costs_with_drafts(2).seconds(4) == pytest.approx(3.0)
 
 
@@ -174,3 +181,37 @@ def test_full_blocks_of_a_text_with_drafts_are_found_once_its_outcomes_are_taken
     engine.run(3)
     first = next(part for plan in engine.plans for part in plan.parts if part.request_id.startswith("same"))
     assert first.start >= 80
+
+
+def test_a_request_that_waits_for_memory_stops_no_drafts():
+    """Until another one ends there are too few blocks for its prompt."""
+    engine = Engine(Fixed([5] * 32), num_blocks=60)
+    engine.add("a")
+    engine.run(30)
+    engine.scheduler.add(GenerateRequest("large", tuple(range(900)), SamplingParams(max_tokens=9)), engine.now)
+    counts = engine.run(20)
+    assert counts[2:] == [7] * 18
+    assert not any(part.request_id == "large" for plan in engine.plans for part in plan.parts)
+
+
+def test_no_step_is_waited_for_where_a_prompt_comes_next():
+    engine = Engine(Fixed([5] * 32))
+    engine.add("a")
+    engine.run(30)
+    while engine.flights:
+        engine.collect()
+    engine.scheduler.drain()
+    engine.add("b")
+    assert not engine.scheduler.wants_results
+
+
+def test_tokens_that_are_computed_again_are_no_step_with_drafts():
+    """They are known, so the step is planned while another is in flight, and its time includes no wait."""
+    speculation = OverlappedSpeculation((Fixed([5]),), LIMITS)
+    for part in (Part("a", 0, 16, (1, 2, 3), 1, ()), Part("a", 0, 16, (1, 2), 1, ())):
+        speculation.record_step([part], part.num_tokens, 1.0, False)
+    speculation.wants_results((), False)
+    assert not speculation._costs_with_drafts(1).has_measurements
+    speculation.record_step([draft_part("a", 0, 16, (1, 2))], 2, 1.0, False)
+    speculation.wants_results((), False)
+    assert speculation._costs_with_drafts(1).has_measurements

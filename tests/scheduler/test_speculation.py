@@ -14,7 +14,7 @@ from quire.scheduler.acceptance import Acceptance, RequestDrafts
 from quire.scheduler.plain_step import PlainStep
 from quire.scheduler.proposals import DraftLimits
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.speculation import MAX_ROWS, NO_LIMITS, REST_TOKENS, DraftCandidate, Speculation
+from quire.scheduler.speculation import MAX_ROWS, NO_LIMITS, SUSPENDED_TOKENS, DraftCandidate, Speculation
 from quire.scheduler.step_costs import StepCosts, size_of_step
 from quire.spec.drafter import NO_DRAFT, Draft
 from quire.types.request import GenerateRequest, SamplingParams
@@ -194,17 +194,32 @@ def test_no_more_of_a_prompt_counts_than_the_step_takes():
     assert PlainStep.of(engine.scheduler._running.snapshot(), has_newcomers=False, budget=512).num_tokens == 512
 
 
-def test_a_text_whose_drafts_no_step_had_rests():
+def test_drafts_of_a_text_are_suspended_if_its_last_ones_were_dropped():
     speculation = Speculation((Fixed([5]),), NO_LIMITS)
     engine = Engine(Fixed([5] * 32))
     engine.add("a")
     engine.run(20)
     (state,) = engine.scheduler._running.snapshot()
     speculation._pending[state.sample_id] = ("fixed", 0)
-    speculation._note_dropped([state])
-    assert not speculation._awake([state]) and not speculation._pending
-    state.tokens.extend([5] * REST_TOKENS)
-    assert speculation._awake([state]) == [state]
+    speculation._suspend_dropped([state])
+    assert not speculation._not_suspended([state]) and not speculation._pending
+    state.tokens.extend([5] * SUSPENDED_TOKENS)
+    assert speculation._not_suspended([state]) == [state]
+
+
+def test_a_draft_that_was_neither_verified_nor_replaced_teaches_nothing_later():
+    """A model's draft stood in for it, but was not verified: a later result says nothing about its tokens."""
+    speculation = Speculation((Fixed([5]),), NO_LIMITS)
+    engine = Engine(Fixed([5] * 32))
+    engine.add("a")
+    engine.run(20)
+    (state,) = engine.scheduler._running.snapshot()
+    request = RequestDrafts()
+    speculation._other_drafts["a"] = DraftCandidate(state, request, ("fixed", 0), (7, 7), [0.5, 0.5])
+    speculation.suggest([state])
+    speculation._pending["a"] = ("fixed", 0)
+    speculation.record("a", 1, (5, 5))
+    assert request.shares[("fixed", 0)].first.trials == 0
 
 
 def test_texts_with_states_get_fewer_drafts_because_accepted_tokens_may_be_computed_again():

@@ -63,33 +63,34 @@ class OverlappedSpeculation(Speculation):
         self._drafted_costs: dict[int, StepCosts] = {}  # by texts: each has a context to read, and work on the host
         self._num_skipped, self._patience, self._pause = 0, FIRST_PATIENCE, 0
         self._num_probes = 0  # drafts to try in the next step, whatever is expected of them
-        self._unlearned: list[tuple[RequestDrafts, Source, int, int]] = []
-        self._unrecorded: list[CollectedStep] = []
+        self._results_to_learn: list[tuple[RequestDrafts, Source, int, int]] = []
+        self._steps_to_record: list[CollectedStep] = []
         self._choice = LastChoice()
 
-    def wants_results(self, running: Sequence[RequestState]) -> bool:
+    def wants_results(self, running: Sequence[RequestState], has_newcomers: bool) -> bool:
         """Return whether the steps in flight must be collected before the next one is planned."""
         self._catch_up()
         if self._pending:
             return True
-        if not self._can_pay(len(running)) or any(state.phase is Phase.PREFILLING for state in running):
+        has_prompts = has_newcomers or any(state.phase is Phase.PREFILLING for state in running)
+        if has_prompts or not self._can_pay(len(running)):
             return False
         self._pause -= 1
         if self._pause > 0:
             return False
         texts = [each for each in running if each.is_plain_decode and each.request.sampling.speculate != OFF]
-        texts = self._awake(texts)
+        texts = self._not_suspended(texts)
         found = self._candidates(texts) if texts else []
         step = PlainStep(len(running))
         if self._wants_model(texts, found, step):
             return True
         candidates = [each._replace(gains=each.gains[1:]) for each in found]  # the first token is in flight
+        self._pause = PAUSE if len(running) > FEW_TEXTS else 0
         if not candidates:
             return False
         if any(super()._best_counts(candidates, step)):
-            self._num_skipped, self._patience = 0, FIRST_PATIENCE
+            self._num_skipped, self._patience, self._pause = 0, FIRST_PATIENCE, 0
             return True
-        self._pause = PAUSE if len(running) > FEW_TEXTS else 0
         self._num_skipped += max(self._pause, 1)
         if self._num_skipped < self._patience:
             return False
@@ -107,7 +108,7 @@ class OverlappedSpeculation(Speculation):
     def suggest(self, running: Sequence[RequestState], has_newcomers: bool = False) -> None:
         """Set the drafts of the next step, if no step is in flight and no prompt is computed."""
         self._model_seconds = 0.0
-        self._note_dropped(running)
+        self._suspend_dropped(running)
         if all(state.phase is Phase.DECODING and not state.num_in_flight for state in running):
             self._num_without = 0  # when to look for drafts was decided before: the results were waited for
             super().suggest(running, has_newcomers)
@@ -129,36 +130,41 @@ class OverlappedSpeculation(Speculation):
         return counts
 
     def _learn(self, request: RequestDrafts, source: Source, num_drafts: int, num_accepted: int) -> None:
-        self._unlearned.append((request, source, num_drafts, num_accepted))
+        self._results_to_learn.append((request, source, num_drafts, num_accepted))
 
     def _catch_up(self) -> None:
         """Learn from the last results, while the device computes."""
-        for step in self._unrecorded:
+        for step in self._steps_to_record:
             self._record_step(step)
-        self._unrecorded.clear()
-        for request, source, num_drafts, num_accepted in self._unlearned:
+        self._steps_to_record.clear()
+        for request, source, num_drafts, num_accepted in self._results_to_learn:
             self._acceptance.record(request, source, num_drafts, num_accepted)
             request.chances[source] = super()._chances(request, source, self._limits.row_drafts)
-        self._unlearned.clear()
+        self._results_to_learn.clear()
 
     def _chances(self, request: RequestDrafts, source: Source, count: int) -> list[float]:
         found = request.chances.get(source)
         return super()._chances(request, source, count) if found is None else found[:count]
 
     def record_step(self, parts: Sequence[Part], num_tokens: int, seconds: float, is_usual: bool) -> None:
-        """Record the time of a step in which every part decodes."""
-        self._unrecorded.append(CollectedStep(parts, num_tokens, seconds, self._model_seconds, is_usual))
+        """Keep the time of a step; `_catch_up` records it while the device computes."""
+        self._steps_to_record.append(CollectedStep(parts, num_tokens, seconds, self._model_seconds, is_usual))
 
     def _record_step(self, step: CollectedStep) -> None:
         if step.num_tokens == len(step.parts):
             if step.is_usual:
                 self._costs.record(step.num_tokens, step.seconds)
-        elif not step.is_usual or any(part.num_logits > 1 for part in step.parts):  # the device waited for its plan
+        elif self._was_waited_for(step):
             size, is_decoding = size_of_step(step.parts, step.num_tokens)
             if is_decoding:
                 seconds = max(step.seconds - step.model_seconds, LEAST_SHARE * step.seconds)
                 self._costs_with_drafts(len(step.parts)).record(size, seconds)
         self._add_probe_seconds(step.seconds)
+
+    def _was_waited_for(self, step: CollectedStep) -> bool:
+        """Return whether the step's time includes the wait for its plan, as with drafts."""
+        has_drafts = any(part.num_logits > 1 for part in step.parts)
+        return has_drafts or (not step.is_usual and any(part.tokens is None for part in step.parts))
 
     def _drafted_seconds(self, step: PlainStep, num_drafts: int, num_again: float = 0.0) -> float:
         if not self._costs_with_drafts(step.num_texts).has_measurements:

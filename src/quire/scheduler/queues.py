@@ -23,6 +23,7 @@ class WaitingQueue:
         self._levels: dict[int, dict[str, dict[RequestState, int]]] = {}  # priority -> key -> state -> its tokens
         self._num_waiting = 0
         self.num_tokens = 0  # known tokens of all of them, prefix hits not deducted
+        self._num_deferred = 0  # of them, those that could not be admitted
 
     def __len__(self) -> int:
         return self._num_waiting
@@ -51,6 +52,16 @@ class WaitingQueue:
         if not level:
             del self._levels[state.request.priority]
         self._num_waiting -= 1
+        self._num_deferred = min(self._num_deferred, self._num_waiting)
+
+    @property
+    def has_admissible(self) -> bool:
+        """Return whether the next plan is expected to admit a request, if a row is free."""
+        return self._num_waiting > self._num_deferred
+
+    def end_plan(self, has_admitted: bool) -> None:
+        """Note that a plan has ended. If it admitted no request, those that wait now cannot be admitted yet."""
+        self._num_deferred = 0 if has_admitted else self._num_waiting
 
     def top_priority(self) -> int | None:
         """Return the priority of the most urgent request, or None if the queue is empty."""

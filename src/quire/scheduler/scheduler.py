@@ -51,7 +51,7 @@ class Scheduler(LiveRequests):
         self._requests = RequestTable()
         self._in_flight: deque[tuple[StepPlan, StepBuilder]] = deque()
         self._outcomes: list[Outcome] = []
-        self._unsealed: list[RequestState] = []  # with full blocks, which are sealed in `drain`
+        self._to_seal: list[tuple[RequestState, Lease | None]] = []  # in `drain`: their verified drafts filled a block
         self._num_arrived = self._num_steps = self._num_preemptions = 0
         self._now = 0.0  # of the last plan or commit
 
@@ -83,7 +83,8 @@ class Scheduler(LiveRequests):
     @property
     def wants_results(self) -> bool:
         """Should the steps in flight be committed before the next one is planned?"""
-        return self._speculation.wants_results(self._running.snapshot())
+        has_newcomers = bool(self._free_rows) and self._waiting.has_admissible
+        return self._speculation.wants_results(self._running.snapshot(), has_newcomers)
 
     def plan(self, now: float) -> StepPlan:
         """Return the next step. With steps in flight, it assumes that each of them yields one token per stream."""
@@ -92,10 +93,12 @@ class Scheduler(LiveRequests):
         step = StepBuilder(self._num_steps + 1, self._config, self._cache, now, bool(self._in_flight))
         self._preempt_for_urgent(now)
         num_preemptions = self._num_preemptions
-        self._speculation.suggest(self._running.snapshot(), bool(self._free_rows and len(self._waiting)))
+        has_newcomers = bool(self._free_rows) and self._waiting.has_admissible
+        self._speculation.suggest(self._running.snapshot(), has_newcomers)
         prompts = self._plan_streams(step, now)
         if prompts or len(self._waiting):
             self._plan_prompts(prompts, step, now, num_preemptions)
+        self._waiting.end_plan(step.has_joins)
         plan = step.build(tuple(self._leaves), self._groups.find(self._running.snapshot(), step.promises))
         if plan.parts or plan.joins:
             self._leaves.clear()
@@ -132,7 +135,7 @@ class Scheduler(LiveRequests):
                 drafts = self._speculation.record(state.sample_id, part.num_logits - 1, tokens)
                 report(token_outcome(state.request_id, state.sample, tokens, logprobs, drafts))
                 if state.computed >= state.seal_at:
-                    self._unsealed.append(state)
+                    self._to_seal.append((state, state.lease))
                 continue
             if error is not None:
                 self._restart_dependents(state, step, now)
@@ -141,14 +144,14 @@ class Scheduler(LiveRequests):
         self._now = now
 
     def drain(self) -> list[Outcome]:
-        """Return the outcomes since the last call; let others find the full blocks of texts whose drafts were verified.
+        """Return the outcomes since the last call; let others find the blocks that verified drafts filled.
 
         With two steps in flight this is after the next launch, so that the device does not wait for it.
         """
-        for state in self._unsealed:
-            if state.lease is not None and state.computed >= state.seal_at:
+        for state, lease in self._to_seal:
+            if lease is not None and state.lease is lease and state.computed >= state.seal_at:
                 self._seal(state, self._now)
-        self._unsealed.clear()
+        self._to_seal.clear()
         return super().drain()
 
     def _restart_dependents(self, state: RequestState, step: StepBuilder, now: float) -> None:

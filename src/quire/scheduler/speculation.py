@@ -24,14 +24,14 @@ from quire.scheduler.step_costs import WITHOUT_LOGITS, StepCosts, size_of_step
 from quire.types.step import DraftCount, Part
 
 MAX_ROWS = 64  # rows of a step; larger steps are bound by arithmetic, and drafters are not called
-FEW_WITHOUT = 8  # consecutive steps without drafts, after which drafters are called less often: a call takes time
-LOOK_EVERY = 4  # steps between two calls then, and one more for each
-TEXTS_A_STEP = 8  # texts, since a call takes as much longer
+FEW_WITHOUT = 8  # consecutive steps without drafts; after them drafters are not called in every step, which takes time
+LOOK_EVERY = 4  # but every LOOK_EVERY + (running texts) // TEXTS_A_STEP steps
+TEXTS_A_STEP = 8
 MAX_PATIENCE = 256  # most opportunities skipped between two drafts that are tried although they are not expected to pay
 PROBE_TOKENS = 1
 MAX_COMPARED = 48  # at most this many counts of drafted tokens are compared
 PROBE_SHARE = 0.003  # of the time of all steps: the most that drafts which are not expected to pay may cost
-REST_TOKENS = 64  # of a text without memory for its drafts, until it gets some again
+SUSPENDED_TOKENS = 64  # of a text whose drafts were dropped, until it gets some again
 MIN_PROBABILITY = 0.05  # that a drafted token is reached and accepted; less likely tokens are dropped
 
 
@@ -72,10 +72,10 @@ class Speculation:
         self._model = None if model is None else ModelDrafts(model, limits)
         self._requests: dict[str, RequestDrafts] = {}
         self._pending: dict[str, Source] = {}  # sources of the drafts in the step in flight
-        self._passed_over: dict[str, DraftCandidate] = {}  # drafts that those of the model replaced in that step
+        self._other_drafts: dict[str, DraftCandidate] = {}  # drafts that those of the model replaced in that step
         self.num_drafted: Counter[str] = Counter({each.name: 0 for each in every})
         self.num_accepted: Counter[str] = Counter({each.name: 0 for each in every})
-        self._resting: dict[str, int] = {}  # texts without drafts, and the number of tokens from which they get some
+        self._suspended_until: dict[str, int] = {}  # tokens of a text from which it gets drafts again
         self._num_running = 0  # at the last plan
         self._num_without = 0  # steps without drafts since then, or since the number of running requests changed
         self._probe_seconds = 0.0  # budget for drafts that are not expected to pay
@@ -87,7 +87,7 @@ class Speculation:
     def suggest(self, running: Sequence[RequestState], has_newcomers: bool = False) -> None:
         """Set the drafts of the next step. `has_newcomers`: it will also admit texts."""
         num_running = len(running)
-        self._note_dropped(running)
+        self._suspend_dropped(running)
         if not self._can_pay(num_running):
             return
         self._num_without = self._num_without + 1 if num_running == self._num_running else 0
@@ -95,7 +95,7 @@ class Speculation:
         if self._num_without > FEW_WITHOUT and self._num_without % (LOOK_EVERY + num_running // TEXTS_A_STEP):
             return
         can_draft = [state for state in running if state.can_draft]
-        states = self._awake(can_draft)
+        states = self._not_suspended(can_draft)
         if not states:
             return
         are_all = len(can_draft) == num_running and not has_newcomers  # and nothing else is due
@@ -121,23 +121,23 @@ class Speculation:
                 candidate.state.suggest(tuple(candidate.tokens[:count]))
                 self._pending[candidate.state.sample_id] = candidate.source
 
-    def _note_dropped(self, running: Sequence[RequestState]) -> None:
-        """Let texts rest whose drafts no step had: there was no memory for them."""
-        if not self._pending or any(state.num_in_flight for state in running):
+    def _suspend_dropped(self, running: Sequence[RequestState]) -> None:
+        """Suspend drafts of texts whose last drafts were dropped: memory was short, or the step was full."""
+        if not (self._pending or self._other_drafts) or any(state.num_in_flight for state in running):
             return
         for state in running:
             if state.sample_id in self._pending:
-                self._resting[state.sample_id] = len(state.tokens) + REST_TOKENS
+                self._suspended_until[state.sample_id] = len(state.tokens) + SUSPENDED_TOKENS
         self._pending.clear()
-        self._passed_over.clear()
+        self._other_drafts.clear()
 
-    def _awake(self, states: list[RequestState]) -> list[RequestState]:
-        """Return the texts that do not rest."""
-        if not self._resting:
+    def _not_suspended(self, states: list[RequestState]) -> list[RequestState]:
+        """Return the texts whose drafts are not suspended."""
+        if not self._suspended_until:
             return states
-        return [state for state in states if len(state.tokens) >= self._resting.get(state.sample_id, 0)]
+        return [state for state in states if len(state.tokens) >= self._suspended_until.get(state.sample_id, 0)]
 
-    def wants_results(self, running: Sequence[RequestState]) -> bool:
+    def wants_results(self, running: Sequence[RequestState], has_newcomers: bool) -> bool:
         """Return whether the steps in flight must be collected before the next is planned. Here none is in flight."""
         return False
 
@@ -175,7 +175,7 @@ class Speculation:
             return found
         drafts = dict(zip([state.sample_id for state in chosen], model.propose(choice), strict=True))
         kept = [each for each in found if not drafts.get(each.state.sample_id)]
-        self._passed_over = {each.state.sample_id: each for each in found if drafts.get(each.state.sample_id)}
+        self._other_drafts = {each.state.sample_id: each for each in found if drafts.get(each.state.sample_id)}
         for state in chosen:
             request, tokens = self._request(state.sample_id), drafts[state.sample_id]
             if tokens:
@@ -304,13 +304,13 @@ class Speculation:
     def record(self, sample_id: str, num_drafts: int, tokens: Sequence[int]) -> tuple[DraftCount, ...]:
         """Record how many drafts of a text were accepted: all of its new tokens but one. Return the counts."""
         source = self._pending.pop(sample_id, None)
-        passed_over = self._passed_over.pop(sample_id, None) if self._passed_over else None
+        other = self._other_drafts.pop(sample_id, None) if self._other_drafts else None
         if source is None or not tokens or not num_drafts:
             return ()
-        if passed_over is not None:  # the new tokens show how many of its tokens would have been accepted
-            known = passed_over.tokens[: len(tokens)]
+        if other is not None:  # the new tokens show how many of its tokens would have been accepted
+            known = other.tokens[: len(tokens)]
             right = next((at for at, token in enumerate(known) if token != tokens[at]), len(known))
-            self._learn(passed_over.request, passed_over.source, len(known), right)
+            self._learn(other.request, other.source, len(known), right)
         num_accepted = len(tokens) - 1
         self._learn(self._request(sample_id), source, num_drafts, num_accepted)
         self.num_drafted[source[0]] += num_drafts
@@ -341,7 +341,7 @@ class Speculation:
 
     def forget(self, sample_id: str) -> None:
         """Drop the records of a text that has ended."""
-        for kept in (self._requests, self._pending, self._passed_over, self._resting):
+        for kept in (self._requests, self._pending, self._other_drafts, self._suspended_until):
             kept.pop(sample_id, None)
         for drafter in self._drafters:
             drafter.forget(sample_id)

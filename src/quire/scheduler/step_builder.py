@@ -46,6 +46,11 @@ class StepBuilder:
         """Return whether it was planned like a plain step: with another in flight, unless all texts await results."""
         return self._is_overlapped or all(state.request.is_constrained for state in self.states)
 
+    @property
+    def has_joins(self) -> bool:
+        """Return whether a request was admitted."""
+        return bool(self._joins)
+
     def max_tokens_of(self, state: RequestState) -> int:
         """Return how many tokens of a request still fit. A prompt to be scored needs logits for every token."""
         return self.scored_budget if state.must_score else self.budget

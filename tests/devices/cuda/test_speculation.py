@@ -125,11 +125,12 @@ def step_of(*rows: tuple[int, int, list[int]], num_logits: int = ROW_TOKENS) -> 
 
 
 def test_steps_that_go_on_have_rows_of_a_few_tokens_and_no_text_that_begins():
-    assert continues_all(step_of((20, 3, [0, 1]), (4, 1, [2])))
-    assert continues_all(step_of((20, 3, [0, 1]), (4, 1, [2]), num_logits=1)), "forced tokens"
-    assert not continues_all(step_of((20, 1, [0, 1]), (4, 1, [2]))), "every row has one token"
-    assert not continues_all(step_of((20, 3, [0, 1]), (0, 2, [2]), num_logits=1)), "a prompt"
-    assert not continues_all(step_of((4, ROW_TOKENS + 1, [0])))
+    assert continues_all(step_of((20, 3, [0, 1]), (4, 1, [2])), 4)
+    assert not continues_all(step_of((20, 3, [0, 1]), (4, 1, [2])), 3), "the buffers have room for 3"
+    assert continues_all(step_of((20, 3, [0, 1]), (4, 1, [2]), num_logits=1), 4), "forced tokens"
+    assert not continues_all(step_of((20, 1, [0, 1]), (4, 1, [2])), 4), "every row has one token"
+    assert not continues_all(step_of((20, 3, [0, 1]), (0, 2, [2]), num_logits=1), 99), "a prompt"
+    assert not continues_all(step_of((4, ROW_TOKENS + 1, [0])), 99)
 
 
 def test_rows_are_separate_unless_one_reads_what_another_writes():

@@ -1,5 +1,5 @@
-"""Steps of texts that go on by a few tokens: drafts, forced ones, or some computed again after a state went back. They
-are captured like those that decode.
+"""Steps in which every row continues its text by one token or a few: drafts, forced tokens, or tokens that are computed
+again after a state went back. They are captured like those that decode.
 
 Attention of a row's tokens is planned TOGETHER, so that a key is read once for several of them; or SINGLY, an item for
 each token, as the kernel for few rows computes them.
@@ -31,10 +31,11 @@ def with_drafts(work: WorkLimits, limits: Limits) -> WorkLimits:
     return replace(work, max_tokens=most, max_rows=min(most, limits.max_rows), split_tokens=ROW_TOKENS)
 
 
-def continues_all(batch: Batch) -> bool:
-    """Return whether all texts go on by a few tokens, one of them by more than one. No text begins."""
+def continues_all(batch: Batch, most: int) -> bool:
+    """Return whether every row continues its text by a few tokens, one of them by more than one; in all at most `most`,
+    for which the buffers have room. No text begins."""
     num_tokens, num_rows = len(batch.token_ids), len(batch.lengths)
-    if not num_rows < num_tokens <= MAX_TOKENS or not len(batch.logits_at):
+    if not num_rows < num_tokens <= most or not len(batch.logits_at):
         return False
     counts = batch.starts[1:] - batch.starts[:-1]
     return int(counts.max()) <= ROW_TOKENS and int(batch.positions[batch.starts[:-1]].min()) > 0

@@ -147,7 +147,7 @@ class CudaProgram(MovesCudaBlocks):
         self._next = (self._next + 1) % len(self._staging)
         sizes = StepSizes(len(batch.token_ids), len(batch.lengths), len(batch.logits_at))
         has_drafts = sizes.tokens == sizes.logits > sizes.rows
-        if continues_all(batch):
+        if continues_all(batch, self._drafted_buckets.sizes[-1]):
             is_separate = partial(are_separate, batch, self.limits.block_tokens)
             sizes = sizes._replace(drafts=self._drafts_of(sizes.tokens, is_separate) if has_drafts else TOGETHER)
         if sizes.drafts == SINGLY and len(batch.groups):
