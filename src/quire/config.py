@@ -152,7 +152,7 @@ class SpeculationConfig:
     speculate: str = setting(
         AUTO,
         "auto: guess next tokens from the text, from the prefix cache and by the model's own head, and verify several "
-        "in one step where that is faster; the text stays the same. off: never.",
+        "in one step where that is faster; the text stays the same, on CUDA in deterministic mode. off: never.",
         choices=(AUTO, OFF),
     )
     draft: str | None = setting(

@@ -82,6 +82,7 @@ def test_for_the_noise_nothing_is_drafted(model_file, capsys) -> None:
     assert capsys.readouterr().out.splitlines()[-1].split()[:6] == ["code", "1", "2", ANY, "0%", "0%"]
 
 
+@pytest.mark.pure
 def test_answers_of_one_token_have_no_time_after_their_first_and_are_refused(capsys) -> None:
     with pytest.raises(SystemExit):
         speculate.main(Namespace(rest=["--output-tokens", "1"], quick=False, model=None))

@@ -111,7 +111,5 @@ def test_several_long_prompts_share_what_one_call_indexes():
     drafter = SuffixDrafter()
     run = [1, 2, 3, 4]
     texts = [Spoken(array("I", [*run, *range(100, 100 + MAX_ADDED - 8), *run[:3]]), str(n)) for n in range(4)]
-    calls = 0
-    while NO_DRAFT in drafter.propose(texts, 1):
-        calls += 1
-    assert 2 <= calls <= 4
+    calls = [NO_DRAFT in drafter.propose(texts, 1) for _ in range(10)]
+    assert 2 <= calls.count(True) <= 4 and not calls[-1]

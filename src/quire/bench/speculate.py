@@ -31,7 +31,7 @@ from quire.types.answer import Completion
 from quire.types.request import SamplingParams
 
 CONCURRENCY = (1, 4, 16, 64)
-PAIRS, MIN_GROUPS = 200, 16  # pairs of requests in a cell; groups of requests that run together
+PAIRS, MIN_GROUPS = 200, 32  # pairs of requests in a cell; groups of requests that run together
 OUTPUT_TOKENS = 96
 GOAL = 0.98  # every interval lies above it
 NORMAL_QUANTILE = 1.96  # standard deviations on either side that have 95 % of a normal distribution

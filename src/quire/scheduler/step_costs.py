@@ -2,7 +2,7 @@
 
 Sizes share a few cells. All cells follow the newest measurements a little: contexts grow and machines vary. A cell that
 was not measured lately counts as a little faster than it is expected to be, so that it is tried again. Steps with
-prompts are cells of their own: they tell how long a step with more drafts than ever would take at most.
+prompts are cells of their own: they bound the time of a step with more drafts than any before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_OF_A_TEXT = 33  # tokens of one text in a step; with more it is a prompt
 class CostCell:
     """Steps of similar size."""
 
-    num_tokens: float  # in the mean
+    size: float  # in the mean
     seconds: float  # relative to `_common`
     measured_at: int  # in steps
     count: int = 1  # of measurements
@@ -53,31 +53,31 @@ class StepCosts:
         """Has any step been measured that only decodes?"""
         return bool(self._decoding)
 
-    def record(self, num_tokens: float, seconds: float, is_decoding: bool = True) -> None:
+    def record(self, size: float, seconds: float, is_decoding: bool = True) -> None:
         """Record the time of a step of this size. Steps without tokens (joins) are ignored."""
-        if seconds <= 0.0 or not num_tokens:
+        if seconds <= 0.0 or not size:
             return
         self._num_steps += 1
-        cells, size = self._decoding if is_decoding else self._prompts, _size_of(num_tokens)
-        cell = cells.get(size)
+        cells, key = self._decoding if is_decoding else self._prompts, _cell_of(size)
+        cell = cells.get(key)
         if cell is None:
-            cells[size] = CostCell(num_tokens, seconds / self._common, self._num_steps)
+            cells[key] = CostCell(size, seconds / self._common, self._num_steps)
             kept = {each: cells[each] for each in sorted(cells)}
             cells.clear()
             cells.update(kept)
         else:
-            expected = cell.seconds * num_tokens / cell.num_tokens  # within a cell in proportion
+            expected = cell.seconds * size / cell.size  # within a cell in proportion
             ratio = min(max(seconds / (expected * self._common), 1.0 / MOST), MOST)
             gain = max(GAIN, 1.0 / (cell.count + 1))
-            cell.seconds *= ratio**gain * (1.0 + gain * (num_tokens / cell.num_tokens - 1.0))
-            cell.num_tokens += gain * (num_tokens - cell.num_tokens)
+            cell.seconds *= ratio**gain * (1.0 + gain * (size / cell.size - 1.0))
+            cell.size += gain * (size - cell.size)
             cell.count += 1
             if is_decoding and cell.count > FEW:
                 self._common *= ratio**COMMON_GAIN
             cell.measured_at = self._num_steps
         self._points = []
 
-    def seconds(self, num_tokens: float) -> float:
+    def seconds(self, size: float) -> float:
         """Return the expected seconds of a step of this size that decodes.
 
         Between measured sizes they are on a line; beyond them, on that from half of the last one. A size in a gap is on
@@ -87,41 +87,41 @@ class StepCosts:
         points = self._points = self._points or self._measured_points()
         if len(points) < 2:
             first, below = points[0] if points else (1.0, 1.0)
-            return below * (1.0 + GUESSED_SLOPE * (num_tokens - first) / first)
-        at = min(max(bisect_left(points, (num_tokens, 0.0)), 1), len(points) - 1)
+            return below * (1.0 + GUESSED_SLOPE * (size - first) / first)
+        at = min(max(bisect_left(points, (size, 0.0)), 1), len(points) - 1)
         (low, below), (high, above) = points[at - 1], points[at]
-        if num_tokens > high:
+        if size > high:
             low, below = _half_of(points[: at + 1]) or points[0]
-        rise = max(0.0, above - below) * (num_tokens - low) / (high - low)
-        if _size_of(num_tokens) < high:
+        rise = max(0.0, above - below) * (size - low) / (high - low)
+        if _cell_of(size) < high:
             half = _half_of(points[:at])
             if half is None:
                 rise *= FIRST_GAP
             else:
-                rise = min(rise, max(0.0, below - half[1]) / (low - half[0]) * (num_tokens - low))
+                rise = min(rise, max(0.0, below - half[1]) / (low - half[0]) * (size - low))
         return max(below + rise, 1e-9)
 
-    def tile_seconds(self, num_tokens: float) -> float:
+    def tile_seconds(self, size: float) -> float:
         """Return the expected seconds of a step of this size if its last token is the first one of a tile.
 
         Kernels compute a tile of tokens in the time of a whole one, so its size costs as much as others of its cell.
         """
-        cell = self._decoding.get(_size_of(num_tokens))
-        seconds = self.seconds(num_tokens)
+        cell = self._decoding.get(_cell_of(size))
+        seconds = self.seconds(size)
         return seconds if cell is None else max(seconds, cell.seconds * self._common)
 
     def _measured_points(self) -> list[tuple[float, float]]:
         """Cells of decoding steps, then one of prompts. One that was measured rarely is not above its neighbours."""
         cells = list(self._decoding.values())
-        most = cells[-1].num_tokens if cells else 0.0
-        prompts = next((cell for cell in self._prompts.values() if cell.num_tokens > 2 * most), None)
-        points = [(cell.num_tokens, self._forgiven(cell)) for cell in cells]
+        most = cells[-1].size if cells else 0.0
+        prompts = next((cell for cell in self._prompts.values() if cell.size > 2 * most), None)
+        points = [(cell.size, self._forgiven(cell)) for cell in cells]
         if prompts is not None:
-            points.append((prompts.num_tokens, prompts.seconds * self._common))
+            points.append((prompts.size, prompts.seconds * self._common))
         for at in range(1, len(points) - 1):
             if cells[at].count <= FEW:
-                (low, below), (size, seconds), (high, above) = points[at - 1 : at + 2]
-                points[at] = size, min(seconds, max(below, below + (above - below) * (size - low) / (high - low)))
+                (low, below), (middle, seconds), (high, above) = points[at - 1 : at + 2]
+                points[at] = middle, min(seconds, max(below, below + (above - below) * (middle - low) / (high - low)))
         return points
 
     def _forgiven(self, cell: CostCell) -> float:
@@ -145,6 +145,6 @@ def _half_of(points: Sequence[tuple[float, float]]) -> tuple[float, float] | Non
     return next((point for point in reversed(points) if 2 * point[0] <= points[-1][0]), None)
 
 
-def _size_of(num_tokens: float) -> int:
-    """The size of the cell of such steps: the next larger one."""
-    return SIZES[min(bisect_left(SIZES, num_tokens), len(SIZES) - 1)]
+def _cell_of(size: float) -> int:
+    """Return the cell of such steps: the next larger of `SIZES`."""
+    return SIZES[min(bisect_left(SIZES, size), len(SIZES) - 1)]

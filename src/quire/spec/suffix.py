@@ -16,8 +16,8 @@ MIN_MATCH = 3  # tokens; with two, most drafts are wrong
 LONG_MATCHES = (6, 12, 24)  # tokens from which a match is stronger
 MAX_PLACES = 4  # occurrences that are compared
 MAX_INDEXED = 32768  # tokens at the end of a prompt; earlier ones are not searched
-MAX_ADDED = 4096  # tokens of all texts that one call indexes, in about a millisecond: the next step waits for it
-LEAST_ADDED = 64  # tokens of one text, so that a long prompt delays the drafts of no other text
+MAX_ADDED = 4096  # tokens that one call indexes, in about a millisecond: the next step waits for it
+LEAST_ADDED = 64  # more of each further text, so that a long prompt delays the drafts of no other text
 
 
 class SuffixDrafter:
