@@ -18,6 +18,9 @@ from tests.models.toys import make_toy
 from tests.runner.stand_in import InterpreterDevice, devices_here
 
 CHILD = "tests.engine.child:main"
+NATIVE = pytest.param(
+    "cpu", marks=pytest.mark.skipif("cpu" not in devices_here(), reason="the extension was not built")
+)
 
 
 class ChildLLM(LLM):
@@ -43,6 +46,18 @@ def each_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture(params=["stand-in", "chooser-drafts"])
 def each_depth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drivers of this test verify drafts with one step in flight, then with two."""
+    monkeypatch.setattr(Driver, "device_name", request.param)
+
+
+@pytest.fixture(params=["stand-in", NATIVE])
+def stand_in_and_native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers of this test run on the stand-in, then with the native kernels of the CPU."""
+    monkeypatch.setattr(Driver, "device_name", request.param)
+
+
+@pytest.fixture(params=["stand-in", "chooser-drafts", NATIVE])
+def each_depth_and_native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `each_depth`, then with the native kernels of the CPU."""
     monkeypatch.setattr(Driver, "device_name", request.param)
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from tests.engine.model_drafts import PROMPTS
+from tests.engine.spelled import save_spelled
 from tests.models.case import Arrays
 from tests.models.toys import CONVERSIONS, MemoryCheckpoint, Toy, as_tensors, make_toy
 
@@ -25,11 +28,11 @@ BY_LAYER = ("attention.head_count_kv", "feed_forward_length", "attention.recurre
 
 
 class HeadToy(NamedTuple):
-    """A toy, its head in torch, and the next token after whole texts: `guess(text)`, as the head has it."""
+    """A toy, its head in torch, and the head's drafts after whole texts: `guesses(text, count)`."""
 
     toy: Toy
     head: Any
-    guess: Callable[[list[int]], int]
+    guesses: Callable[[list[int], int], list[int]]
 
 
 @cache
@@ -37,10 +40,9 @@ def with_head(case: str) -> HeadToy:
     """A toy whose checkpoint has a head. Where the model has several kinds of layers, the head has a prefix."""
     toy = make_toy(case)
     if case in NEMOTRON:
-        arrays, guess = _nemotron_head(toy)
-        return HeadToy(_with_tensors(toy, arrays, {"num_nextn_predict_layers": 1}), None, guess)
-    layers, caches = (pytest.importorskip(f"transformers.{name}") for name in ("modeling_layers", "cache_utils"))
-    torch, config = pytest.importorskip("torch"), toy.torch_model.config
+        arrays, guesses = _nemotron_head(toy)
+        return HeadToy(_with_tensors(toy, arrays, {"num_nextn_predict_layers": 1}), None, guesses)
+    layers, config = pytest.importorskip("transformers.modeling_layers"), toy.torch_model.config
     has_prefix = case.startswith(("qwen", "mellum"))
     if has_prefix:
         config.mtp_layer_types = ["full_attention" if case.startswith("qwen") else "sliding_attention"]
@@ -53,15 +55,40 @@ def with_head(case: str) -> HeadToy:
         word, _, rest = name.removeprefix("0.").partition(".")
         arrays[_published(word, rest, None if has_prefix else config.num_hidden_layers)] = array
 
-    def guess(text: list[int]) -> int:
-        with torch.no_grad():
-            ids = torch.tensor([text])
-            states = toy.torch_model(ids[:, :-1], output_hidden_states=True).hidden_states[-1]
-            cache = caches.MtpCache(config=config.get_mtp_config())
-            return int(head(ids[:, 1:], states, None, torch.arange(1, len(text))[None], cache)[0][0, 0])
-
     keys = {} if has_prefix else {"num_nextn_predict_layers": 1}
-    return HeadToy(_with_tensors(toy, arrays, keys), head, guess)
+    return HeadToy(_with_tensors(toy, arrays, keys), head, _guesses_of(toy.torch_model, _run_of(head, config)))
+
+
+def _run_of(head: Any, config: Any) -> Callable[[Any, Any], tuple[int, Any]]:
+    """Return how to run a head of transformers over all tokens: the last guess, and the head's hidden row of it."""
+    torch, caches = pytest.importorskip("torch"), pytest.importorskip("transformers.cache_utils")
+
+    def run(ids: Any, states: Any) -> tuple[int, Any]:
+        rows: list[Any] = []
+        hook = head.layers[0].register_forward_hook(lambda layer, inputs, row: rows.append(row))
+        cache = caches.MtpCache(config=config.get_mtp_config())
+        found = head(ids, states, None, torch.arange(1, ids.shape[1] + 1)[None], cache)[0]
+        hook.remove()
+        return int(found[0, 0]), rows[-1][:, -1:]
+
+    return run
+
+
+def _guesses_of(model: Any, run: Callable[[Any, Any], tuple[int, Any]]) -> Callable[[list[int], int], list[int]]:
+    """Return the drafts after a text. For those after the first, the head reads its own hidden rows."""
+    torch = pytest.importorskip("torch")
+
+    def guesses(text: list[int], count: int) -> list[int]:
+        ids, found = torch.tensor([text]), list[int]()
+        with torch.no_grad():
+            states = model.get_decoder()(ids[:, :-1]).last_hidden_state
+            for _ in range(count):
+                guess, row = run(ids[:, 1:], states)
+                found.append(guess)
+                ids, states = torch.cat([ids, torch.tensor([[guess]])], -1), torch.cat([states, row], 1)
+        return found
+
+    return guesses
 
 
 def _with_tensors(toy: Toy, arrays: Arrays, keys: dict[str, Any]) -> Toy:
@@ -82,18 +109,43 @@ def _randomised(module: Any, inputs: tuple[Any, Any, Any], toy: Toy) -> Arrays:
         for tensor in own.values():
             noise = torch.randn(tensor.shape, generator=generator)
             tensor.copy_(noise * 0.25 if tensor.dim() > 1 else 1.0 + 0.3 * noise)
-        inputs[2].weight.copy_(_fitted_matrix(*inputs[:2], toy.torch_model, toy.expected_greedy(FITTED_PROMPT, 24)))
+        answer = toy.expected_greedy(FITTED_PROMPT, 24)
+        inputs[2].weight.copy_(_fitted_matrix(*inputs[:2], toy.torch_model, [(FITTED_PROMPT, answer)]))
     return {name: tensor.detach().numpy().copy() for name, tensor in own.items()}
 
 
-def _fitted_matrix(embed_norm: Any, hidden_norm: Any, model: Any, answer: list[int]) -> Any:
-    """A matrix with which some guesses in an answer are right: after it come layers with random numbers."""
+def save_with_head(toy: Toy, folder: Path) -> Path:
+    """Save a spelled toy whose head is numbered after the model's layers."""
+    save_spelled(toy.torch_model, folder)
+    arrays = {name: tensor.array for name, tensor in toy.checkpoint.tensors.items()}
+    pytest.importorskip("safetensors.numpy").save_file(arrays, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
+    return folder
+
+
+def with_fitted_head(case: str, texts: Sequence[tuple[list[int], list[int]]]) -> Toy:
+    """The same toy, its head with a matrix fitted to other texts. `texts`: prompts, and what follows each."""
+    toy, head, _ = with_head(case)
+    own, torch = head.layers[0], pytest.importorskip("torch")
+    with torch.no_grad():
+        matrix = _fitted_matrix(own.enorm, own.hnorm, toy.torch_model, texts).contiguous()
+    name = _published("eh_proj", "weight", toy.torch_model.config.num_hidden_layers)
+    assert name in toy.checkpoint.tensors
+    return _with_tensors(toy, {name: matrix.numpy()}, {})
+
+
+def _fitted_matrix(embed_norm: Any, hidden_norm: Any, model: Any, texts: Sequence[tuple[list[int], list[int]]]) -> Any:
+    """A matrix with which some guesses in these answers are right: after it come layers with random numbers."""
     torch = pytest.importorskip("torch")
-    ids, decoder = torch.tensor([[*FITTED_PROMPT, *answer]]), model.get_decoder()
-    states = decoder(ids[:, :-1]).last_hidden_state
-    both = torch.cat([embed_norm(model.get_input_embeddings()(ids[:, 1:])), hidden_norm(states)], -1)[0, :-1]
-    first = len(FITTED_PROMPT) - 1
-    return torch.linalg.lstsq(both[first:], STRENGTH * model.lm_head.weight[ids[0, first + 2 :]]).solution.T
+    inputs, outputs = [], []
+    for prompt, answer in texts:
+        ids = torch.tensor([[*prompt, *answer]])
+        states = model.get_decoder()(ids[:, :-1]).last_hidden_state
+        both = torch.cat([embed_norm(model.get_input_embeddings()(ids[:, 1:])), hidden_norm(states)], -1)[0, :-1]
+        inputs.append(both[len(prompt) - 1 :])
+        outputs.append(STRENGTH * model.lm_head.weight[ids[0, len(prompt) + 1 :]])
+    return torch.linalg.lstsq(torch.cat(inputs), torch.cat(outputs)).solution.T
 
 
 def _published(word: str, rest: str, layer: int | None) -> str:
@@ -104,7 +156,7 @@ def _published(word: str, rest: str, layer: int | None) -> str:
     return f"mtp.{OF_MODEL[word]}.{rest}" if layer is None else f"{prefix}.{IN_LAYER[word]}.{rest}"
 
 
-def _nemotron_head(toy: Toy) -> tuple[Arrays, Callable[[list[int]], int]]:
+def _nemotron_head(toy: Toy) -> tuple[Arrays, Callable[[list[int], int], list[int]]]:
     """A head of blocks of transformers, which has no class for it: attention, then experts."""
     torch = pytest.importorskip("torch")
     modules = pytest.importorskip("transformers.models.nemotron_h.modeling_nemotron_h")
@@ -116,16 +168,13 @@ def _nemotron_head(toy: Toy) -> tuple[Arrays, Callable[[list[int]], int]]:
     first.eh_proj = torch.nn.Linear(2 * hidden, hidden, bias=False)
     arrays = _randomised(torch.nn.ModuleList([first, last]), (first.enorm, first.hnorm, first.eh_proj), toy)
 
-    def guess(text: list[int]) -> int:
-        with torch.no_grad():
-            ids = torch.tensor([text])
-            states = model.model(ids[:, :-1]).last_hidden_state
-            both = torch.cat([first.enorm(model.model.embeddings(ids[:, 1:])), first.hnorm(states)], -1)
-            mask = torch.full((len(text) - 1, len(text) - 1), -torch.inf).triu(1)[None, None]
-            x = last(first(first.eh_proj(both), attention_mask=mask))
-            return int(model.lm_head(last.final_layernorm(x))[0, -1].argmax())
+    def run(ids: Any, states: Any) -> tuple[int, Any]:
+        both = torch.cat([first.enorm(model.model.embeddings(ids)), first.hnorm(states)], -1)
+        mask = torch.full((ids.shape[1], ids.shape[1]), -torch.inf).triu(1)[None, None]
+        row = last.final_layernorm(last(first(first.eh_proj(both), attention_mask=mask)))[:, -1:]
+        return int(model.lm_head(row)[0, 0].argmax()), row
 
-    return {f"mtp.layers.{name}": array for name, array in arrays.items()}, guess
+    return {f"mtp.layers.{name}": array for name, array in arrays.items()}, _guesses_of(model, run)
 
 
 def gguf_with_head(case: str) -> MemoryCheckpoint:

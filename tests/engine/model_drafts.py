@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 from quire.models.config import CheckpointSource
 from quire.scheduler.model_drafts import DraftedText, ModelChoice, ModelDrafts
+from quire.scheduler.plain_step import PlainStep
 from quire.types.request import SamplingParams
 from tests.engine.driver import Driver
 from tests.models.toys import VOCAB, Toy, arrays_of, as_tensors
@@ -18,14 +20,18 @@ from tests.models.toys import VOCAB, Toy, arrays_of, as_tensors
 PROMPTS = [[5, 9, 11, 3, 7, 2], list(range(20, 61)), [40, 41, 42] * 7]
 
 
-Choose = Callable[[ModelDrafts, Sequence[DraftedText], int, float, Callable[[int], float]], ModelChoice]
+Choose = Callable[[ModelDrafts, Sequence[DraftedText], PlainStep, float, Callable[[int, float], float]], ModelChoice]
 
 
 def always_choosing(num_drafts: int) -> Choose:
     """Return a choice of drafts: so many tokens for every text in every step."""
 
     def choose(
-        self: ModelDrafts, texts: Sequence[DraftedText], num_running: int, plain: float, drafted: Callable[[int], float]
+        self: ModelDrafts,
+        texts: Sequence[DraftedText],
+        step: PlainStep,
+        plain: float,
+        drafted: Callable[[int, float], float],
     ) -> ModelChoice:
         backlogs = self._drafter.backlogs([text.state for text in texts])
         states = [text.state for text, backlog in zip(texts, backlogs, strict=True) if backlog is not None]
@@ -56,12 +62,14 @@ class DraftDriver(Driver):
     def __init__(self, draft: CheckpointSource | None, case: str = "llama", **settings: Any) -> None:
         super().__init__(case, drafters=(), draft=draft, **settings)
         self.accepted: list[tuple[int, int]] = []  # drafted, accepted
+        self.accepted_of: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # the same by sample
         speculation: Any = self.core._scheduler._speculation
         record = speculation.record
 
         def recorded(sample_id: str, num_drafts: int, tokens: Sequence[int]) -> Any:
             if num_drafts > 0:
                 self.accepted.append((num_drafts, len(tokens) - 1))
+                self.accepted_of[sample_id].append(self.accepted[-1])
             return record(sample_id, num_drafts, tokens)
 
         speculation.record = recorded
@@ -70,7 +78,13 @@ class DraftDriver(Driver):
         """Answer a request and forget what was accepted: the engine drafts once a step was measured."""
         self.answers(SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True), [[1, 2, 3]])
         self.accepted.clear()
+        self.accepted_of.clear()
         return self
+
+    @property
+    def has_accepted_and_rejected(self) -> bool:
+        """Return whether some drafted tokens were accepted and others were not."""
+        return 0 < sum(accepted for _, accepted in self.accepted) < sum(drafted for drafted, _ in self.accepted)
 
     def answers(self, sampling: SamplingParams, prompts: Sequence[list[int]] = PROMPTS, **request: Any) -> list[Any]:
         """The tokens of every prompt, all at once."""
@@ -78,6 +92,53 @@ class DraftDriver(Driver):
             self.submit(f"r{index}", prompt, sampling, **request)
         self.run()
         return [self.tokens(f"r{index}", sample) for index in range(len(prompts)) for sample in range(sampling.n)]
+
+
+class Proposal(NamedTuple):
+    """A draft as the drafter returned it, and the text that it follows."""
+
+    sample_id: str
+    text: list[int]
+    draft: list[int]
+
+
+def recorded_proposals(driver: Driver) -> list[Proposal]:
+    """Return the list of proposals, which grows while the driver runs."""
+    found: list[Proposal] = []
+    drafter: Any = cast(Any, driver.core)._scheduler._speculation._model._drafter
+    propose = drafter.propose
+
+    def proposed(texts: Any, limit: int) -> Any:
+        drafts = propose(texts, limit)
+        for text, draft in zip(texts, drafts, strict=True):
+            found.append(Proposal(text.sample_id, list(text.tokens), list(draft.tokens)))
+        return drafts
+
+    drafter.propose = proposed
+    return found
+
+
+def check_proposals(
+    driver: DraftDriver,
+    proposals: Sequence[Proposal],
+    texts: Sequence[list[int]],
+    reference: Callable[[list[int], int], list[int]],
+) -> None:
+    """Compare every draft with the reference's, and each number of accepted tokens with the final texts.
+
+    At the end of a text there is room for fewer tokens than were drafted, and before the last token for none.
+    """
+    expected: defaultdict[str, list[int]] = defaultdict(list)
+    for sample_id, text, draft in proposals:
+        assert draft == reference(text, len(draft))
+        (rest,) = (each[len(text) :] for each in texts if each[: len(text)] == text)
+        agrees = [drafted == token for drafted, token in zip(draft, rest, strict=False)]
+        if len(rest) > 1:
+            expected[sample_id].append([*agrees, False].index(False))
+    assert expected.keys() == driver.accepted_of.keys()
+    for sample_id, accepted in driver.accepted_of.items():
+        limited = [min(num, count) for (num, _), count in zip(accepted, expected[sample_id], strict=True)]
+        assert [count for _, count in accepted] == limited
 
 
 def plain_answers(sampling: SamplingParams, case: str = "llama", **words: Any) -> list[Any]:

@@ -39,12 +39,12 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.usefixtures("always", "each_depth")
+@pytest.mark.usefixtures("always", "each_depth_and_native")
 def test_the_text_is_that_without_a_draft_model(way: str) -> None:
     sampling = SamplingParams(max_tokens=24, ignore_eos=True, **WAYS[way])
     driver = DraftDriver(perturbed(make_toy("llama"), 0.05).checkpoint)
     assert driver.answers(sampling) == plain_answers(sampling)
-    assert 0 < sum(accepted for _, accepted in driver.accepted) < sum(drafted for drafted, _ in driver.accepted)
+    assert driver.has_accepted_and_rejected
 
 
 @pytest.mark.parametrize("way", ["greedy", "seeded"])
@@ -81,7 +81,7 @@ def test_as_many_drafts_are_accepted_as_by_transformers(prompt: list[int], monke
     assert ours == limited and 0 < sum(ours) < 4 * len(ours)
 
 
-@pytest.mark.usefixtures("always", "each_depth")
+@pytest.mark.usefixtures("always", "each_depth_and_native")
 def test_a_preempted_text_is_drafted_again() -> None:
     sampling = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
     settings = {"num_blocks": 10, "max_context": 128, "max_rows": 4}
@@ -91,7 +91,7 @@ def test_a_preempted_text_is_drafted_again() -> None:
     assert all(drafted == accepted for drafted, accepted in driver.accepted)
 
 
-@pytest.mark.usefixtures("always", "each_depth")
+@pytest.mark.usefixtures("always", "each_depth_and_native")
 def test_more_texts_than_the_draft_model_has_room_for() -> None:
     """Its blocks hold two texts: the others are drafted for when these have ended."""
     prompts = [[n, *range(20, 50)] for n in range(6)]
@@ -120,7 +120,7 @@ def test_the_next_turn_reads_only_what_is_new() -> None:
     assert max(read) > 60 and sorted(read)[-2] < 16, "of the other tenant all, of the next turn the last block and news"
 
 
-@pytest.mark.usefixtures("always", "each_depth")
+@pytest.mark.usefixtures("always", "each_depth_and_native")
 def test_a_constrained_text_is_that_without_a_draft_model(toy_folder: Path) -> None:
     """A constrained text awaits each result, so no other step is ever in flight with it."""
     pytest.importorskip("llguidance")
@@ -128,14 +128,16 @@ def test_a_constrained_text_is_that_without_a_draft_model(toy_folder: Path) -> N
     sampling, words = SamplingParams(seed=9, max_tokens=48), {"eos_token_ids": (129, 130), "constraint": form}
     target = open_checkpoint(toy_folder)
     driver = DraftDriver(make_toy("llama").checkpoint, checkpoint=target)
+    driver.answers(sampling, PROMPTS[:1], **words)  # compiles the grammar, so that all requests start in one step
+    driver.accepted.clear()
     with_drafts, without = (
         [[token for token in answer if token < 128] for answer in answers]  # the last draft may be the end
         for answers in (driver.answers(sampling, **words), plain_answers(sampling, checkpoint=target, request=words))
     )
-    assert with_drafts == without and driver.accepted
+    assert with_drafts == without and driver.has_accepted_and_rejected
 
 
-@pytest.mark.usefixtures("always")
+@pytest.mark.usefixtures("always", "stand_in_and_native")
 def test_a_hybrid_model_goes_back_behind_rejected_drafts() -> None:
     settings = {"check_states": True, "num_states": 24}
     driver = DraftDriver(perturbed(make_toy("llama"), 0.0).checkpoint, "qwen3_next", **settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,16 @@ from quire.models.eagle3 import draw_eagle3
 from quire.models.errors import BadCheckpoint, UnsupportedModel
 from quire.types.request import SamplingParams
 from quire.weights.checkpoint import open_checkpoint
-from tests.engine.model_drafts import DraftDriver, draft_always, plain_answers
+from tests.engine.constrained_drafts import FORMS, NUM_BLOCKS, ConstrainedLoad
+from tests.engine.model_drafts import (
+    PROMPTS,
+    DraftDriver,
+    check_proposals,
+    draft_always,
+    plain_answers,
+    recorded_proposals,
+)
+from tests.engine.spelled import save_spelled
 from tests.models.toys import SIZES, VOCAB, MemoryCheckpoint, Toy, as_tensors, toy_of
 
 pytestmark = pytest.mark.device
@@ -24,6 +34,7 @@ pytestmark = pytest.mark.device
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 HIDDEN, HEADS, KV_HEADS, FFN, DRAFT_VOCAB = 48, 6, 2, 88, 60
 DIM = HIDDEN // HEADS
+STRENGTH = 20.0  # the logit of a token that the head is fitted to
 KEPT = np.sort(np.random.default_rng(1).permutation(VOCAB)[:DRAFT_VOCAB])  # tokens that the head has
 CONFIG = {
     **SIZES,
@@ -37,7 +48,7 @@ def target() -> Toy:
     return toy_of("LlamaForCausalLM", {"num_hidden_layers": 6}, seed=3)
 
 
-def head_arrays(has_table: bool = False) -> dict[str, np.ndarray]:
+def random_arrays(has_table: bool) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(2)
 
     def make(*shape: int) -> np.ndarray:
@@ -62,16 +73,34 @@ def head_arrays(has_table: bool = False) -> dict[str, np.ndarray]:
     return arrays
 
 
+@cache
+def head_arrays(has_table: bool = False) -> dict[str, np.ndarray]:
+    """Return tensors with which the head guesses some tokens of an answer right."""
+    (prompt,) = PROMPTS[1:2]
+    return fitted_arrays(has_table, [[*prompt, *target().expected_greedy(prompt, 24)]], len(prompt))
+
+
+def fitted_arrays(has_table: bool, texts: Sequence[list[int]], start: int) -> dict[str, np.ndarray]:
+    """Return random tensors, but the output matrix is fitted to these texts, from their token `start` on."""
+    arrays = random_arrays(has_table)
+    inputs, outputs = zip(*(Reference(arrays).examples(text, start) for text in texts), strict=True)
+    found = np.linalg.lstsq(np.concatenate(inputs), np.concatenate(outputs), rcond=None)[0]
+    return {**arrays, "lm_head.weight": np.ascontiguousarray(found.T, np.float32)}
+
+
 def head(has_table: bool = False, **config: Any) -> MemoryCheckpoint:
-    return MemoryCheckpoint("safetensors", {**CONFIG, **config}, as_tensors(head_arrays(has_table)))
+    return head_of(head_arrays(has_table), **config)
+
+
+def head_of(arrays: dict[str, np.ndarray], **config: Any) -> MemoryCheckpoint:
+    return MemoryCheckpoint("safetensors", {**CONFIG, **config}, as_tensors(arrays))
 
 
 class Reference:
     """The head in torch, over whole texts."""
 
-    def __init__(self, has_table: bool) -> None:
+    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
         self.torch = pytest.importorskip("torch")
-        arrays = head_arrays(has_table)
         self.w = {name.removesuffix(".weight"): self.torch.tensor(array) for name, array in arrays.items()}
         self.table = self.w.get("embed_tokens", target().torch_model.model.embed_tokens.weight)
 
@@ -105,12 +134,24 @@ class Reference:
         )
         return x + gated @ self.w["midlayer.mlp.down_proj"].T
 
+    def fused(self, text: list[int]) -> Any:
+        """Rows that come with all tokens but the first: of three of the target's six layers."""
+        states = target().torch_model(self.torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
+        return self.torch.cat([states[layer][0] for layer in (2, 3, 3)], -1) @ self.w["fc"].T
+
+    def examples(self, text: list[int], start: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return inputs of the output matrix, and the logits wanted: of each later token that the head has."""
+        with self.torch.no_grad():
+            rows = self.norm(self.layer(self.torch.tensor(text[1:]), self.fused(text)), "norm").numpy()
+        places = [at for at in range(max(start, 2), len(text)) if text[at] in KEPT]
+        logits = STRENGTH * (np.array(text)[places, None] == KEPT)
+        return rows[[at - 2 for at in places]], logits.astype(np.float32)
+
     def drafts(self, text: list[int], count: int) -> list[int]:
         torch = self.torch
         with torch.no_grad():
-            states = target().torch_model(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
-            fused = torch.cat([states[layer][0] for layer in (2, 3, 3)], -1) @ self.w["fc"].T  # of 6 layers
-            tokens, rows, found = list(text[1:]), fused, []
+            rows = self.fused(text)
+            tokens, found = list(text[1:]), list[int]()
             for _ in range(count):
                 out = self.layer(torch.tensor(tokens), rows)
                 best = int((self.norm(out[-1:], "norm") @ self.w["lm_head"].T).argmax())
@@ -120,34 +161,43 @@ class Reference:
 
 
 @pytest.mark.parametrize("has_table", [False, True], ids=["the model's table", "a table of its own"])
+@pytest.mark.usefixtures("stand_in_and_native")
 def test_drafts_are_those_of_the_reference(has_table: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     draft_always(monkeypatch, 3)
     driver = DraftDriver(head(has_table), checkpoint=target().checkpoint)
-    drafter: Any = driver.core._scheduler._speculation._model._drafter
-    propose, seen = drafter.propose, list[tuple[list[int], list[int]]]()
-
-    def proposed(texts: Any, limit: int) -> Any:
-        drafts = propose(texts, limit)
-        seen.extend((list(text.tokens), list(draft.tokens)) for text, draft in zip(texts, drafts, strict=True))
-        return drafts
-
-    drafter.propose = proposed
+    proposals = recorded_proposals(driver)
     answers = driver.answers(GREEDY)
     assert answers == plain_answers(GREEDY, checkpoint=target().checkpoint)
-    reference = Reference(has_table)
-    assert len(seen) > 20
-    for text, drafted in seen[::4]:
-        assert drafted == reference.drafts(text, 3)
+    texts = [[*prompt, *answer] for prompt, answer in zip(PROMPTS, answers, strict=True)]
+    check_proposals(driver, proposals, texts, Reference(head_arrays(has_table)).drafts)
+    assert len(proposals) > 20 and driver.has_accepted_and_rejected
     assert driver.core.counters().drafted_tokens["eagle"] > 0
 
 
-@pytest.mark.usefixtures("each_depth")
+@pytest.mark.usefixtures("each_depth_and_native")
 def test_seeded_text_is_that_without_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     draft_always(monkeypatch, 2)
     sampling = SamplingParams(seed=4, temperature=0.6, max_tokens=24, ignore_eos=True)
-    driver = DraftDriver(head(), checkpoint=target().checkpoint)
-    assert driver.answers(sampling) == plain_answers(sampling, checkpoint=target().checkpoint)
-    assert driver.accepted
+    plain = plain_answers(sampling, checkpoint=target().checkpoint)
+    fitted = fitted_arrays(False, [[*PROMPTS[1], *plain[1]]], len(PROMPTS[1]))
+    driver = DraftDriver(head_of(fitted), checkpoint=target().checkpoint)
+    assert driver.answers(sampling) == plain
+    assert driver.has_accepted_and_rejected
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.usefixtures("each_depth_and_native")
+def test_32_constrained_texts_at_once_are_those_without_the_head(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step verifies drafts of many texts, each under its own mask. The head is fitted to four of the answers."""
+    draft_always(monkeypatch, 3)
+    checkpoint = open_checkpoint(save_spelled(target().torch_model, tmp_path))
+    load = ConstrainedLoad(FORMS[form], SamplingParams(temperature=0.0, max_tokens=90))
+    plain = load.plain_answers(checkpoint)
+    texts = [[*prompt, *answer] for prompt, answer in zip(load.prompts, plain[:4], strict=False)]
+    fitted = fitted_arrays(False, texts, len(load.prompts[0]))
+    load.check(DraftDriver(head_of(fitted), checkpoint=checkpoint, num_blocks=NUM_BLOCKS), plain)
 
 
 def test_a_folder_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,20 @@ from quire.runner.runner import Runner
 from quire.spec import hidden_rows
 from quire.types.request import CacheKey, SamplingParams
 from quire.types.step import StepPlan
+from quire.weights.checkpoint import open_checkpoint
+from tests.engine.constrained_drafts import FORMS, NUM_BLOCKS, ConstrainedLoad
 from tests.engine.driver import Driver
-from tests.engine.head_toys import NEMOTRON, gguf_with_head, with_head
-from tests.engine.model_drafts import PROMPTS, DraftDriver, accepted_by_transformers, draft_always, plain_answers
+from tests.engine.head_toys import NEMOTRON, gguf_with_head, save_with_head, with_fitted_head, with_head
+from tests.engine.model_drafts import (
+    PROMPTS,
+    DraftDriver,
+    Proposal,
+    accepted_by_transformers,
+    check_proposals,
+    draft_always,
+    plain_answers,
+    recorded_proposals,
+)
 from tests.models.toys import as_tensors, make_toy
 from tests.runner.stand_in import InterpreterProgram, devices_here
 
@@ -45,11 +58,13 @@ def driver_of(case: str, **settings: Any) -> DraftDriver:
 
 @pytest.mark.parametrize("case", slow_relatives(CASES))
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.usefixtures("stand_in_and_native")
 def test_the_text_is_that_without_a_head(case: str, sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch) -> None:
     draft_always(monkeypatch, 3)
     driver = driver_of(case)
     assert driver.answers(sampling) == plain_answers(sampling, case)
     assert driver.core.counters().drafted_tokens["mtp"] > 20
+    assert driver.has_accepted_and_rejected or sampling is SEEDED, "heads are fitted to greedy answers"
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -58,17 +73,18 @@ def test_drafts_of_a_head_are_accepted_on_every_device(device: str, monkeypatch:
     head waits for the newest token and its row: what it drafts is what it drafts with one."""
     draft_always(monkeypatch, 3)
     alone = driver_of("glm4_moe")
-    drafts = recorded_drafts(alone)
+    drafts = recorded_proposals(alone)
     plain = alone.answers(GREEDY, PROMPTS[1:2])
     monkeypatch.setattr(Driver, "device_name", device)
     driver = driver_of("glm4_moe")
-    found = recorded_drafts(driver)
+    found = recorded_proposals(driver)
     assert driver.answers(GREEDY, PROMPTS[1:2]) == plain == plain_answers(GREEDY, "glm4_moe", prompts=PROMPTS[1:2])
     assert sum(count for _, count in driver.accepted) > 3
-    assert len(found) > 8 and found == {length: drafts[length] for length in found}
+    first, others = first_drafts(drafts), first_drafts(found)
+    assert len(others) > 8 and others == {length: first[length] for length in others}
 
 
-@pytest.mark.usefixtures("each_depth")
+@pytest.mark.usefixtures("each_depth_and_native")
 def test_several_samples_of_a_request_are_those_without_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """Further samples share the blocks of the prompt, but not its hidden rows."""
     draft_always(monkeypatch, 3)
@@ -77,19 +93,9 @@ def test_several_samples_of_a_request_are_those_without_a_head(monkeypatch: pyte
     assert len(driver.accepted) > 20
 
 
-def recorded_drafts(driver: DraftDriver) -> dict[int, int]:
-    """The first token of each draft of one text, by the length of the text; filled while the driver runs."""
-    found: dict[int, int] = {}
-    drafter: Any = driver.core._scheduler._speculation._model._drafter
-    propose = drafter.propose
-
-    def proposed(texts: Any, limit: int) -> Any:
-        (draft,) = propose(texts, limit)
-        found[len(texts[0].tokens)] = draft.tokens[0]
-        return [draft]
-
-    drafter.propose = proposed
-    return found
+def first_drafts(proposals: Sequence[Proposal]) -> dict[int, int]:
+    """Return the first token of each draft of one text, by the length of the text."""
+    return {len(each.text): each.draft[0] for each in proposals}
 
 
 @pytest.mark.parametrize("case", slow_relatives([case for case in CASES if case not in HYBRID]))
@@ -111,36 +117,54 @@ def test_drafts_and_what_is_accepted_of_them_are_those_of_transformers(
 
     monkeypatch.setattr(head, "forward", recorded)
     prompt, driver = PROMPTS[1], driver_of(case).warm_up()
-    ours = recorded_drafts(driver)
+    proposals = recorded_proposals(driver)
     driver.answers(GREEDY, [prompt])
     num_accepted = accepted_by_transformers(toy, prompt, 32, monkeypatch, use_mtp=True)  # its first step has no drafts
+    ours = first_drafts(proposals)
     assert ours == {length: theirs[length] for length in ours} and len(ours) > 8
     accepted = [count for _, count in driver.accepted]
     assert accepted == num_accepted[1 : 1 + len(accepted)] and sum(accepted) > 0
 
 
-@pytest.mark.parametrize("case", slow_relatives(HYBRID))
-def test_drafts_of_a_hybrid_model_are_those_of_transformers_layers(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers does not generate with heads of such models: its layers are run over each whole text."""
-    draft_always(monkeypatch, 1)
-    assert_drafts_are_those_of_transformers(case, driver_of(case))
+@pytest.mark.parametrize("num_drafts", [1, 3])
+@pytest.mark.parametrize("case", slow_relatives(CASES))
+def test_drafts_are_those_of_transformers_layers(case: str, num_drafts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run over each whole text. For its second and third draft, the head reads its own hidden rows."""
+    draft_always(monkeypatch, num_drafts)
+    assert_drafts_are_those_of_transformers(case, driver_of(case), num_drafts)
 
 
 @pytest.mark.parametrize("case", slow_relatives([case for case in CASES if case != "mellum"]))
 def test_a_head_in_a_gguf_file_is_that_in_safetensors(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     draft_always(monkeypatch, 1)
-    assert_drafts_are_those_of_transformers(case, DraftDriver(None, case, checkpoint=gguf_with_head(case)))
+    assert_drafts_are_those_of_transformers(case, DraftDriver(None, case, checkpoint=gguf_with_head(case)), 1)
 
 
-def assert_drafts_are_those_of_transformers(case: str, driver: DraftDriver) -> None:
-    prompt, ours = PROMPTS[1], recorded_drafts(driver)
-    (answer,) = driver.answers(GREEDY, [prompt])
-    assert len(ours) > 8 and 0 < sum(count for _, count in driver.accepted) < len(driver.accepted)
-    text = [*prompt, *answer]
-    assert {length: with_head(case).guess(text[:length]) for length in ours} == ours
+def assert_drafts_are_those_of_transformers(case: str, driver: DraftDriver, num_drafts: int) -> None:
+    proposals = recorded_proposals(driver)
+    answers = driver.answers(GREEDY)
+    texts = [[*prompt, *answer] for prompt, answer in zip(PROMPTS, answers, strict=True)]
+    check_proposals(driver, proposals, texts, with_head(case).guesses)
+    assert len(proposals) > 20 and driver.has_accepted_and_rejected
+    assert max(num for num, _ in driver.accepted) == num_drafts
 
 
-@pytest.mark.usefixtures("each_depth")
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.usefixtures("each_depth_and_native")
+def test_32_constrained_texts_at_once_are_those_without_a_head(
+    form: str, sampling: SamplingParams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step verifies drafts of many texts, each under its own mask. The head is fitted to four of the answers."""
+    draft_always(monkeypatch, 3)
+    load = ConstrainedLoad(FORMS[form], sampling.updated(max_tokens=90, ignore_eos=False))
+    plain = load.plain_answers(open_checkpoint(save_with_head(with_head("glm4_moe").toy, tmp_path)))
+    fitted = with_fitted_head("glm4_moe", list(zip(load.prompts, plain, strict=True))[:4])
+    checkpoint = open_checkpoint(save_with_head(fitted, tmp_path / "fitted"))
+    load.check(DraftDriver(None, "glm4_moe", checkpoint=checkpoint, num_blocks=NUM_BLOCKS), plain)
+
+
+@pytest.mark.usefixtures("each_depth_and_native")
 def test_a_head_that_begins_late_changes_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a hit the hidden rows of the prompt are missing, and the head's KV too if it was read elsewhere."""
     draft_always(monkeypatch, 3)
@@ -154,7 +178,7 @@ def test_a_head_that_begins_late_changes_no_text(monkeypatch: pytest.MonkeyPatch
     assert not drafter._followed and not drafter._hidden._texts
 
 
-@pytest.mark.usefixtures("each_depth")
+@pytest.mark.usefixtures("each_depth_and_native")
 def test_rows_that_are_no_longer_kept_are_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     draft_always(monkeypatch, 2)
     monkeypatch.setattr(hidden_rows, "LEAST_ROWS", 16)
@@ -164,7 +188,7 @@ def test_rows_that_are_no_longer_kept_are_not_needed(monkeypatch: pytest.MonkeyP
     assert driver.accepted
 
 
-@pytest.mark.usefixtures("each_depth")
+@pytest.mark.usefixtures("each_depth_and_native")
 def test_a_preempted_text_is_drafted_again_by_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
     draft_always(monkeypatch, 3)
     sampling, settings = GREEDY.updated(max_tokens=60), {"num_blocks": 10, "max_context": 128, "max_rows": 4}

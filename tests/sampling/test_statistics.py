@@ -1,8 +1,13 @@
-"""Draws against exact probabilities, by chi-square: 20,000 draws at 20,000 positions for each way to sample."""
+"""Draws against exact probabilities, by chi-square: 20,000 draws at 20,000 positions for each way to sample.
+
+Combinations of filters have 2,000 draws, and 20,000 in slow tests.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +21,7 @@ from tests.sampling.slow_sampler import adjusted, filtered
 pytestmark = pytest.mark.pure
 
 NUM_DRAWS = 20_000
+FEW_DRAWS = 2_000
 RARE = 3.719  # standard deviations: one in ten thousand correct samplers would fail a test; the seeds are fixed
 VOCAB = 40
 LOGITS = np.random.default_rng(5).normal(0.0, 1.6, VOCAB).astype(np.float32)
@@ -52,6 +58,27 @@ WAYS: dict[str, SamplingParams] = {
         logit_bias={2: 1.5},
     ),
 }
+FILTERS: dict[str, Any] = {"top_k": 8, "top_p": 0.8, "min_p": 0.08, "typical_p": 0.7}
+CHANGES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "penalized": {
+        "repetition_penalty": 1.3,
+        "presence_penalty": 0.4,
+        "frequency_penalty": 0.3,
+        "logit_bias": {2: 1.5, 9: -0.5},
+    },
+}
+SUBSETS = [names for size in range(len(FILTERS) + 1) for names in combinations(FILTERS, size)]
+COMBINED = {
+    " ".join((change, *names)): SamplingParams(temperature=1.2, **values, **{name: FILTERS[name] for name in names})
+    for change, values in CHANGES.items()
+    for names in SUBSETS
+}
+EVERY_WAY = WAYS | COMBINED
+
+each_number_of_draws = pytest.mark.parametrize(
+    "num_draws", [FEW_DRAWS, pytest.param(NUM_DRAWS, marks=pytest.mark.slow)]
+)
 
 
 def sampler_of(params: SamplingParams, output: tuple[int, ...] = (), seed: int = 11, sample: int = 0) -> Sampler:
@@ -74,18 +101,42 @@ def check_chi_square(counts: np.ndarray, expected: np.ndarray) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_draws_have_the_exact_probabilities(way: str) -> None:
-    params, output = WAYS[way], (6, 7, 7, 8, 6, 7)
+    check_draws(way, NUM_DRAWS)
+
+
+@each_number_of_draws
+@pytest.mark.parametrize("way", COMBINED)
+def test_draws_have_the_exact_probabilities_with_every_set_of_filters(way: str, num_draws: int) -> None:
+    check_draws(way, num_draws)
+
+
+def check_draws(way: str, num_draws: int) -> None:
+    params, output = EVERY_WAY[way], (6, 7, 7, 8, 6, 7)
     if way == "bad words":
         output = (6, 7, 7, 8)  # the next token would complete the second word
     exact = filtered(adjusted(LOGITS, params, PROMPT + output, len(PROMPT)), params)
-    expected = np.array([exact.get(token, 0.0) for token in range(VOCAB)]) * NUM_DRAWS
+    expected = np.array([exact.get(token, 0.0) for token in range(VOCAB)]) * num_draws
     counts = np.zeros(VOCAB)
     sampler = sampler_of(params, output)
-    for position in range(NUM_DRAWS):
+    for position in range(num_draws):
         if uses_history(params):
             sampler = sampler_of(params, output)
         counts[sampler.choose(LOGITS, position)] += 1
     check_chi_square(counts, expected)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", FILTERS)
+def test_every_filter_of_the_sets_changes_probabilities_alone_and_beside_others(name: str, change: str) -> None:
+    """A sampler that ignores it would draw with other probabilities."""
+    sets = [COMBINED[" ".join((change, *names))] for names in SUBSETS if name not in names]
+    exact = [[exact_after_prompt(each), exact_after_prompt(replace(each, **{name: FILTERS[name]}))] for each in sets]
+    changed = [without != with_filter for without, with_filter in exact]
+    assert changed[0] and sum(changed) >= 3, changed
+
+
+def exact_after_prompt(params: SamplingParams) -> dict[int, float]:
+    return filtered(adjusted(LOGITS, params, PROMPT, len(PROMPT)), params)
 
 
 def uses_history(params: SamplingParams) -> bool:
@@ -94,12 +145,12 @@ def uses_history(params: SamplingParams) -> bool:
     return bool(penalized or params.bad_words)
 
 
-@pytest.mark.parametrize("num_draws", [2000, pytest.param(NUM_DRAWS, marks=pytest.mark.slow)])
+@each_number_of_draws
 @pytest.mark.parametrize("draft", [int(LOGITS.argmax()), 3])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERY_WAY)
 def test_a_draft_does_not_change_the_distribution_of_its_token(way: str, draft: int, num_draws: int) -> None:
     """A draft is accepted with its own probability; a replacement is drawn from the other tokens."""
-    params, output = WAYS[way], (6, 7, 7, 8) if way == "bad words" else (6, 7, 7)  # the next would complete a word
+    params, output = EVERY_WAY[way], (6, 7, 7, 8) if way == "bad words" else (6, 7, 7)  # the next would complete a word
     exact = filtered(adjusted(LOGITS, params, PROMPT + output, len(PROMPT)), params)
     expected = np.array([exact.get(token, 0.0) for token in range(VOCAB)]) * num_draws
     counts, num_kept, logits = np.zeros(VOCAB), 0, np.stack([LOGITS, LOGITS])
@@ -115,11 +166,11 @@ def test_a_draft_does_not_change_the_distribution_of_its_token(way: str, draft: 
     assert num_kept == counts[draft]
 
 
-@pytest.mark.parametrize("num_draws", [2000, pytest.param(NUM_DRAWS, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("way", WAYS)
+@each_number_of_draws
+@pytest.mark.parametrize("way", EVERY_WAY)
 def test_a_token_after_an_accepted_draft_has_the_exact_probabilities(way: str, num_draws: int) -> None:
     """Penalties, bad words and filters hold there as if the draft had been sampled in a step of its own."""
-    params, output = WAYS[way], (6, 7, 7)
+    params, output = EVERY_WAY[way], (6, 7, 7)
     draft = 6 if way == "bad words" else 3  # the next token would complete a word
     first = np.full(VOCAB, -30.0, np.float32)
     first[draft] = 30.0

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_metrics
 
+from quire.engine import process
+from quire.scheduler.step_costs import StepCosts
 from quire.serve.http.app import all_dialects
+from quire.serve.residency.engines import EngineLauncher
 from quire.text.infill import Infill
 from tests.serve.running import running
 
@@ -20,9 +25,16 @@ pytestmark = pytest.mark.e2e
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
+def with_free_drafts(inward: str, outward: str) -> None:
+    """Run the server's engine. Drafts are chosen as if every step took the same time, so speed changes no count."""
+    StepCosts.seconds = lambda costs, num_tokens: 1.0
+    process.main(inward, outward)
+
+
 @pytest.fixture(scope="module")
 def server(model_file):
-    with running(model_file, all_dialects()) as made:
+    launcher = EngineLauncher(entry=f"{__name__}:{with_free_drafts.__name__}")
+    with running(model_file, all_dialects(), launcher=launcher) as made:
         yield made
 
 
@@ -224,28 +236,52 @@ def test_every_dialect_tells_how_many_tokens_a_grammar_forced(server):
         assert said > 3, path
 
 
-def test_every_dialect_tells_what_was_drafted_unless_that_is_off(server):
-    places = {
-        "/v1/chat/completions": ("usage", "completion_tokens_details"),
-        "/v1/responses": ("usage", "output_tokens_details"),
-        "/v1/messages": ("usage", "output_tokens_details"),
-        "/api/chat": (),
-    }
+CHAT_DETAILS = ("usage", "completion_tokens_details")
+OUTPUT_DETAILS = ("usage", "output_tokens_details")
+DRAFTED = {  # path and fields of a request, and where its answer has the drafts
+    "chat": ("/v1/chat/completions", {"messages": QUESTION, "max_tokens": 40}, CHAT_DETAILS),
+    "streamed chat": (
+        "/v1/chat/completions",
+        {"messages": QUESTION, "max_tokens": 40, "stream": True, "stream_options": {"include_usage": True}},
+        CHAT_DETAILS,
+    ),
+    "completion": ("/v1/completions", {"prompt": "one two three one two three one", "max_tokens": 40}, CHAT_DETAILS),
+    "response": ("/v1/responses", {"input": "Paris?", "max_output_tokens": 40}, OUTPUT_DETAILS),
+    "message": ("/v1/messages", {"messages": QUESTION, "max_tokens": 40}, OUTPUT_DETAILS),
+    "Ollama chat": ("/api/chat", {"messages": QUESTION, "options": {"temperature": 0, "num_predict": 40}}, ()),
+}
 
-    def drafts(path: str, **more: object) -> dict[str, dict[str, int]]:
-        limit = {"max_output_tokens": 40} if "responses" in path else {"max_tokens": 40}
-        question = {"input": "Paris?"} if "responses" in path else {"messages": QUESTION}
-        heat = {"options": {"temperature": 0, "num_predict": 40}} if "api" in path else {"temperature": 0, **limit}
-        said = server.http.post(path, json={"model": "toy", "stream": False, **question, **heat, **more}).json()
-        for name in places[path]:
-            said = said[name]
-        return said.get("drafts", {})
 
-    for path in places:
-        found = next(counts for _ in range(20) if (counts := drafts(path)))  # the prefix tree has the answer now
-        assert all(0 <= each["accepted"] <= each["drafted"] > 0 for each in found.values()), path
-        if path != "/v1/messages":
-            assert drafts(path, speculate="off") == drafts(path, speculate=False) == {}, path
+@pytest.mark.parametrize("asked", DRAFTED)
+def test_every_dialect_tells_what_was_drafted_unless_that_is_off(server, asked):
+    path, fields, places = DRAFTED[asked]
+    heat = {} if "options" in fields else {"temperature": 0}
+
+    def drafts(**more: object) -> dict[str, dict[str, int]]:
+        answer = server.http.post(path, json={"model": "toy", "stream": False, **heat, **fields, **more})
+        found = last_chunk(answer.text) if fields.get("stream") else answer.json()
+        for name in places:
+            found = found[name]
+        return found.get("drafts", {})
+
+    drafts()
+    found = drafts()  # the prefix tree has the answer now
+    assert found and all(0 <= each["accepted"] <= each["drafted"] > 0 for each in found.values())
+    if path != "/v1/messages":
+        assert drafts(speculate="off") == drafts(speculate=False) == {}
+        assert drafts(speculate="auto") and drafts(speculate=True)
+
+
+def last_chunk(stream: str) -> dict[str, Any]:
+    *_, last, done = (line.removeprefix("data: ") for line in stream.split("\n\n") if line)
+    assert done == "[DONE]"
+    return json.loads(last)
+
+
+def test_an_unknown_value_of_speculate_is_refused_by_name(server):
+    for path in ("/v1/chat/completions", "/api/chat"):
+        refused = server.http.post(path, json={"model": "toy", "messages": QUESTION, "speculate": "on"})
+        assert refused.status_code == 400 and "speculate is 'on'; it must be auto or off." in refused.text, path
 
 
 def test_metrics_tell_of_drafts_under_vllms_names(server):
@@ -262,11 +298,9 @@ def test_metrics_tell_of_drafts_under_vllms_names(server):
             for name in ("drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos")
         }
 
-    for _ in range(20):  # the prefix tree has the answer from the second one on
+    for _ in range(2):  # the prefix tree has the answer from the second one on
         server.http.post("/v1/chat/completions", json=asked)
-        found = counted()
-        if sum(found["accepted_tokens"].values()):
-            break
+    found = counted()
     drafted, accepted = found["draft_tokens"], found["accepted_tokens"]
     assert 0 < sum(accepted.values()) <= sum(drafted.values()) >= found["drafts"][""] > 0
     assert drafted.keys() == accepted.keys() >= {"suffix", "tree", "prediction"}
@@ -274,31 +308,67 @@ def test_metrics_tell_of_drafts_under_vllms_names(server):
     assert sum(places.values()) == sum(accepted.values()) and places["0"] == max(places.values()) <= found["drafts"][""]
 
 
-def test_openai_is_told_how_much_of_a_prediction_held(by_openai):
-    asked = {"model": "toy", "messages": QUESTION, "max_tokens": 40, "temperature": 0}
-    plain = by_openai.chat.completions.create(**asked, extra_body={"cache_salt": "plain"})
-    text = plain.choices[0].message.content
+@pytest.fixture(scope="module")
+def predicting(by_openai):
+    """Asks the same with a prediction. The tree has no answer to it: each request has a salt of its own."""
+    salts = (f"prediction {number}" for number in count())
 
-    def counted(content: object) -> tuple[int, int]:
-        """Tokens of the prediction that were accepted and rejected, once drafts are expected to pay."""
-        prediction = {"type": "content", "content": content}
-        for _ in range(20):
-            salt = {"cache_salt": str(next(salts))}  # so that the tree has nothing
-            said = by_openai.chat.completions.create(**asked, prediction=prediction, extra_body=salt)
-            assert said.choices[0].message.content == text and said.usage.completion_tokens == 40
-            details = said.usage.completion_tokens_details
-            found = details.accepted_prediction_tokens, details.rejected_prediction_tokens
-            if sum(found):
-                return found
-        raise AssertionError("nothing was drafted")
+    def ask(content: object = None, **more: object) -> Any:
+        given = {} if content is None else {"prediction": {"type": "content", "content": content}}
+        question = [{"role": "user", "content": "Why is the sky blue?"}]
+        asked = {"model": "toy", "messages": question, "max_tokens": 40, "temperature": 0}
+        salt = {"cache_salt": next(salts)}
+        return by_openai.chat.completions.create(**asked, **given, **more, extra_body=salt)
 
-    salts = count()
-    for content in (text, [{"type": "text", "text": text}]):
-        accepted, rejected = counted(content)
-        assert accepted > rejected
-    wrong = by_openai.chat.completions.create(**asked, prediction={"type": "content", "content": "Nothing of it."})
-    assert wrong.choices[0].message.content == text
-    assert wrong.usage.completion_tokens_details.accepted_prediction_tokens == 0
+    return ask
+
+
+@pytest.fixture(scope="module")
+def answer(predicting) -> str:
+    """The answer that is predicted."""
+    said = predicting()
+    assert said.usage.completion_tokens == 40 and prediction_counts(said.usage) == (None, None)
+    return said.choices[0].message.content
+
+
+def prediction_counts(usage: Any) -> tuple[int | None, int | None]:
+    """Tokens of the prediction that were accepted and rejected. None: the field is missing."""
+    details = usage.completion_tokens_details
+    return details.accepted_prediction_tokens, details.rejected_prediction_tokens
+
+
+def test_openai_is_told_how_much_of_a_prediction_held(predicting, answer):
+    for content in (answer, [{"type": "text", "text": answer}]):
+        said = predicting(content)
+        assert said.choices[0].message.content == answer and said.usage.completion_tokens == 40
+        accepted, rejected = prediction_counts(said.usage)
+        assert accepted > 10 and accepted > rejected
+
+
+def test_a_stream_ends_with_how_much_of_a_prediction_held(predicting, answer):
+    chunks = list(predicting(answer, stream=True, stream_options={"include_usage": True}))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == answer
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+    accepted, rejected = prediction_counts(chunks[-1].usage)
+    assert accepted > 10 and accepted > rejected
+
+
+def test_a_prediction_with_an_altered_part_holds_before_and_after_it(predicting, answer):
+    words = answer.split(" ")
+    words[len(words) // 2] = "Kilimanjaro"
+    said = predicting(" ".join(words))
+    assert said.choices[0].message.content == answer
+    accepted, rejected = prediction_counts(said.usage)
+    assert accepted > 10 and rejected > 0
+
+
+def test_nothing_of_a_wrong_prediction_is_accepted(predicting, answer):
+    """Nor need any of it be tried: it is left at the first token that differs. Both counts are there all the same."""
+    for prediction in ("Nothing of it.", f"{answer.split(' ')[0]} Kilimanjaro."):
+        said = predicting(prediction)
+        assert said.choices[0].message.content == answer
+        accepted, rejected = prediction_counts(said.usage)
+        assert accepted == 0 and rejected >= 0
 
 
 def test_a_server_that_is_told_to_ignores_what_it_does_not_know(model_file):

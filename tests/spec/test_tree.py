@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 
 import pytest
 
+from quire.cache.kv_cache import KVCache
 from quire.spec.tree import LOOK_EVERY, TreeDrafter
 from quire.types.request import CacheKey
 from tests.cache.serving import KEY, begin, make_cache, serve, tokens
@@ -38,29 +39,47 @@ def test_a_text_that_was_not_found_is_looked_up_again_after_a_while():
     assert not drafter._look_at
 
 
+def continuation(cache: KVCache, text: array[int], key: CacheKey = KEY) -> list[int]:
+    """What the tree has after a text, for a request that then ends without computing anything."""
+    lease = begin(cache, text, key=key)
+    found = list(cache.continuation(lease, text, 20))
+    cache.release(lease, text, lease.num_hit, 0.0)
+    return found
+
+
 @pytest.mark.parametrize("name", [each.name for each in fields(CacheKey)])
 @pytest.mark.parametrize("num_known", [2, 4, 6])
 def test_the_tree_has_no_continuation_for_another_key(name: str, num_known: int):
     """A draft from another tenant's text would reveal it: an accepted draft is faster."""
     cache, text = make_cache(num_blocks=16), tokens(*range(1, 13))
-    serve(cache, text)
     known, other = text[:num_known], CacheKey(**{name: "other"})
-    own = begin(cache, known)
-    assert cache.continuation(own, known, 20) == text[num_known:]
-    lease = begin(cache, known, key=other)
-    assert not cache.continuation(lease, known, 20)
-    cache.release(lease, known, num_known, 0.0)
-    assert not cache.continuation(begin(cache, known, key=other), known, 20), "of its own text nothing follows"
+    serve(cache, text)
+    assert continuation(cache, known) == list(text[num_known:])
+    assert continuation(cache, known, other) == []
     serve(cache, text[:8], key=other)
-    assert cache.continuation(begin(cache, known, key=other), known, 20) == text[num_known:8]
-    assert cache.continuation(own, known, 20) == text[num_known:]
+    assert continuation(cache, known, other) == list(text[num_known:8]), "its own text"
+    assert continuation(cache, known) == list(text[num_known:])
 
 
-def test_the_tree_has_no_continuation_across_keys_that_are_joined_the_same():
-    """Only the fields as a whole decide, not their texts one after another."""
+def test_keys_whose_fields_have_the_same_text_together_are_different():
     cache, text = make_cache(num_blocks=16), tokens(*range(1, 13))
-    keys = [CacheKey(model="ab"), CacheKey(model="a", adapter="b"), CacheKey(adapter="ab"), CacheKey(salt="ab"), KEY]
-    serve(cache, text, key=keys[0])
-    for key in keys[1:]:
-        assert not cache.continuation(begin(cache, text[:6], key=key), text[:6], 20)
-    assert cache.continuation(begin(cache, text[:6], key=keys[0]), text[:6], 20) == text[6:]
+    serve(cache, text, key=CacheKey(model="ab"))
+    for key in (CacheKey(model="a", adapter="b"), CacheKey(adapter="ab"), CacheKey(salt="ab"), KEY):
+        assert continuation(cache, text[:6], key) == []
+    assert continuation(cache, text[:6], CacheKey(model="ab")) == list(text[6:])
+
+
+def test_of_several_continuations_the_newest_is_drafted():
+    cache = make_cache(num_blocks=16)
+    for now, end in enumerate(([7, 8], [9, 9], [8, 7])):
+        serve(cache, tokens(1, 2, 3, 4, 5, 6, *end), now=float(now))
+    assert continuation(cache, tokens(1, 2, 3, 4, 5, 6)) == [8, 7]
+
+
+def test_a_shorter_block_that_is_held_hides_no_continuation():
+    """The end of an earlier turn, which its session holds."""
+    cache, text = make_cache(num_blocks=16), tokens(*range(1, 13))
+    serve(cache, text[:6], session="turns")
+    serve(cache, text)
+    assert continuation(cache, text[:6]) == list(text[6:])
+    assert continuation(cache, text[:5]) == list(text[5:])

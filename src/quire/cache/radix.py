@@ -220,7 +220,7 @@ class PrefixTree:
         return self._edges[keys[at]] if at < len(keys) and keys[at].startswith(key) else NO_BLOCK
 
     def continuation(self, path: Sequence[int], root: bytes, tokens: array[int], limit: int) -> array[int]:
-        """Return up to `limit` tokens that follow these, whose first blocks are known; of several the newest ones."""
+        """Return up to `limit` tokens that follow these, whose first blocks are `path`; of several blocks the newest."""
         size, found = self.block_tokens * TOKEN_BYTES, array("I")
         node = self._nodes[path[-1]] if path else root
         head = tokens[len(path) * self.block_tokens :].tobytes()
@@ -230,14 +230,19 @@ class PrefixTree:
                 return found
             node, head = self._nodes[block], head[size:]
         while len(found) < limit:
-            block = (
-                self.child_with_head(node, head) if head else max(self.children(node), default=NO_BLOCK, key=self.node)
-            )
+            block = self._newest_longer_child(node, head)
             if block == NO_BLOCK:
                 break
             found.frombytes(self.chunk(block)[len(head) :])
             node, head = self._nodes[block], b""
         return found[:limit]
+
+    def _newest_longer_child(self, node: bytes, chunk: bytes) -> int:
+        """Return the newest child that begins with these tokens and has more, or NO_BLOCK."""
+        keys, key = self._child_keys(node), node + chunk
+        similar = takewhile(lambda each: each.startswith(key), islice(keys, bisect_left(keys, key), None))
+        longer = (self._edges[each] for each in similar if len(each) > len(key))
+        return max(longer, default=NO_BLOCK, key=self.node)
 
     def siblings_with_head(self, block: int, num_tokens: int) -> list[int]:
         """Return the siblings that begin with the block's first `num_tokens` tokens."""

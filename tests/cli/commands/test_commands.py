@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from quire import __version__
-from quire.config import ServeConfig, settings
+from quire.cli.commands import serve
+from quire.config import Config, ServeConfig, load, settings
 from quire.serve.access.keys import read_keys
+from quire.store.store import Store
 from tests.cli.conftest import store_default_model
 from tests.store.folders import hub_model, ollama_model
 
@@ -100,6 +103,22 @@ def test_a_failed_pull_is_an_error_with_the_next_step(quire):
     assert "check the network and the proxy, or use a model that is here (`quire list`)." in done.stderr
     done = quire("pull", quire.model)
     assert done.returncode == 1 and "there is nothing to pull" in done.stderr
+
+
+def test_a_missing_draft_model_of_a_server_is_an_error_of_one_line(quire):
+    done = quire("serve", "--port", "0", "--draft", "unheard-of", quire.model)
+    error, imported = done.stderr.splitlines()  # the last line is the stand-in's
+    assert done.returncode == 1 and imported in ("", "numpy")
+    assert error.startswith("error: unheard-of:latest is not here, and 127.0.0.1:1 cannot be reached (")
+
+
+def test_a_server_looks_its_draft_model_up_in_the_store(quire):
+    store_default_model(quire)
+    store = Store(quire.folder / "home")
+    config = serve._with_draft(load({"draft": "smollm2:135m"}, {}), store, None)
+    assert config.speculation.draft == str(store.find("smollm2:135m"))
+    assert Path(config.speculation.draft).read_bytes() == b"GGUF"
+    assert serve._with_draft(Config(), store, None) == Config()
 
 
 def test_the_home_folder_can_be_set_by_a_flag(quire, tmp_path):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import random
+import re
 import subprocess
 import sys
 
 import pytest
 
+from quire.bench.load.draft_loads import DRAFT_LOADS
 from tests.cli.pseudo_terminal import on_terminal
 
 pytestmark = pytest.mark.e2e
@@ -30,9 +33,18 @@ def environment(tmp_path) -> dict[str, str]:
 
 
 def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "quire", "run", *arguments]
+    return python(environment, "-m", "quire", "run", *arguments)
+
+
+def python(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=110, check=False, stdin=subprocess.DEVNULL
+        [sys.executable, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        stdin=subprocess.DEVNULL,
     )
 
 
@@ -43,6 +55,27 @@ def test_the_model_answers_a_question(environment, model_file):
     assert "scatter" in done.stdout
     for figure in ("load time", "prompt tokens", "cached tokens", "time to first token", "tokens per second"):
         assert figure in done.stderr
+
+
+def test_the_drafts_of_an_edit_are_counted(environment, model_file):
+    """Drafts are chosen as if every step took the same time: by measured times they may not pay on a busy machine."""
+    edit = DRAFT_LOADS["code"].prompt(random.Random(1), 49152)
+    flags = ("--raw", "--temperature", "0", "--max-tokens", "80", "--verbose")
+    script = (
+        "import sys\nfrom quire.cli.main import main\nfrom quire.scheduler.step_costs import StepCosts\n"
+        "StepCosts.seconds = lambda costs, size: 1.0\n"
+        "sys.exit(main(['run', *sys.argv[1:]]))"
+    )
+    with_drafts = python(environment, "-c", script, *flags, str(model_file), edit)
+    assert with_drafts.returncode == 0, with_drafts.stderr
+    line = r"^drafted tokens: +(\d+), of which (\d+) were accepted \(suffix (\d+) of (\d+)\)$"
+    found = re.search(line, with_drafts.stderr, re.MULTILINE)
+    assert found, with_drafts.stderr
+    num_drafted, num_accepted, *of_suffix = map(int, found.groups())
+    assert num_drafted >= num_accepted > 0 and of_suffix == [num_accepted, num_drafted]
+    without = run(environment, *flags, "--speculate", "off", str(model_file), edit)
+    assert without.returncode == 0 and without.stdout == with_drafts.stdout != ""
+    assert re.search(r"^drafted tokens: +0$", without.stderr, re.MULTILINE), without.stderr
 
 
 def test_the_same_seed_gives_the_same_answer(environment, model_file):
@@ -58,6 +91,20 @@ def test_a_truncated_model_file_is_an_error_with_the_next_step(environment, mode
     done = run(environment, str(short), "hi")
     assert done.returncode == 1 and done.stderr.startswith("error: short.gguf: ")
     assert "download it again" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "draft, error",
+    [
+        ("unheard-of", "error: unheard-of:latest is not here, and 127.0.0.1:1 cannot be reached"),
+        ("nothing.gguf", "error: There is no file or folder nothing.gguf: check the path."),
+    ],
+)
+def test_a_missing_draft_model_is_an_error_of_one_line(environment, model_file, draft, error):
+    environment |= {"QUIRE_REGISTRY": "127.0.0.1:1", "NO_PROXY": "127.0.0.1"}  # nothing listens there
+    done = run(environment, "--draft", draft, "--max-tokens", "3", str(model_file), "hi")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(error) and done.stderr.strip().count("\n") == 0, done.stderr
 
 
 def test_an_answer_in_a_chat_is_stopped_and_the_chat_continues(environment, model_file):
@@ -77,15 +124,7 @@ def test_an_answer_imports_only_what_it_uses(environment, model_file):
         f"code = main(['run', '--max-tokens', '2', {str(model_file)!r}, 'hi'])\n"
         "print(*sys.modules, file=sys.stderr)\nsys.exit(code or not gc.isenabled())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    done = python(environment, "-c", script)
     assert done.returncode == 0
     assert set(done.stderr.splitlines()[-1].split()) & NOT_IMPORTED == set()
 

@@ -10,7 +10,7 @@ import torch
 from quire.types.request import SamplingParams
 from tests.devices.cuda.models import CudaDriver, small
 from tests.devices.interpreted import on_gpu
-from tests.engine.model_drafts import PROMPTS, DraftDriver, draft_always
+from tests.engine.model_drafts import PROMPTS, DraftDriver, draft_always, recorded_proposals
 from tests.engine.test_eagle3 import head, target
 from tests.engine.test_heads import with_head
 from tests.models.toys import some_tokens
@@ -80,20 +80,18 @@ def test_a_head_of_the_model_changes_no_text(case: str, place: str, monkeypatch:
 
 
 def test_an_eagle_head_drafts_as_on_a_cpu(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its drafts are those on the stand-in, and the text is that without drafts."""
     draft_always(monkeypatch, 2)
     prompt, sampling = some_tokens(9), WAYS["greedy"]
-    drafts: dict[str, list[Any]] = {"here": [], "there": []}
-    for name, driver in (
-        ("here", driver_of(place, target().checkpoint, draft=head(), dtype="f32", deterministic=False)),
-        ("there", DraftDriver(head(), checkpoint=target().checkpoint)),
-    ):
-        drafter: Any = driver.core._scheduler._speculation._model._drafter
-        propose, found = drafter.propose, drafts[name]
-        drafter.propose = lambda texts, limit, propose=propose, found=found: [
-            found.append((len(texts[0].tokens), draft.tokens)) or draft for draft in propose(texts, limit)
-        ]
+    exact: dict[str, Any] = {"dtype": "f32", "deterministic": False}
+    here = driver_of(place, target().checkpoint, draft=head(), **exact)
+    plain = driver_of(place, target().checkpoint, speculate="off", **exact)
+    there = DraftDriver(head(), checkpoint=target().checkpoint)
+    drafts = {"here": recorded_proposals(here), "there": recorded_proposals(there)}
+    for driver in (here, there, plain):
         driver.submit("a", prompt, sampling)
         driver.run()
-    here, there = dict(drafts["here"]), dict(drafts["there"])
-    common = here.keys() & there.keys()
-    assert len(common) > 1 and all(here[at] == there[at] for at in common)
+    assert here.tokens("a") == plain.tokens("a")
+    found = {name: {len(each.text): each.draft for each in proposals} for name, proposals in drafts.items()}
+    common = found["here"].keys() & found["there"].keys()
+    assert len(common) > 1 and all(found["here"][at] == found["there"][at] for at in common)

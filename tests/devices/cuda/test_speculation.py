@@ -12,6 +12,7 @@ from quire.devices.base import Limits
 from quire.devices.cuda.drafted import ROW_TOKENS, SINGLY, TOGETHER, are_separate, continues_all
 from quire.devices.cuda.inputs import Inputs, StepSizes
 from quire.ops.batch import Batch, RowPart
+from quire.scheduler.plain_step import PlainStep
 from quire.scheduler.speculation import DraftCandidate, Speculation
 from quire.types.request import SamplingParams
 from tests.devices.cuda.models import CudaDriver, lowered, random_llama, small
@@ -34,7 +35,7 @@ WAYS = {
 def all_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every draft is tried, whatever steps with drafts take here."""
 
-    def choose_all(self: Speculation, candidates: list[DraftCandidate], num_running: int) -> list[int]:
+    def choose_all(self: Speculation, candidates: list[DraftCandidate], step: PlainStep) -> list[int]:
         return [len(each.gains) for each in candidates]
 
     monkeypatch.setattr(Speculation, "_best_counts", choose_all)

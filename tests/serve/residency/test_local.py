@@ -39,6 +39,19 @@ class FakeClient:
         self.is_closed = True
 
 
+class Shelf:
+    """Models of the store: here one."""
+
+    def __init__(self, entry: ModelEntry) -> None:
+        self.entry = entry
+
+    def find(self, text: str) -> ModelEntry | None:
+        return self.entry if text == self.entry.name else None
+
+    def all(self) -> list[ModelEntry]:
+        return [self.entry]
+
+
 class FakeLauncher(EngineLauncher):
     """Counts. Engines are opened at once, or fail as often as they are told to."""
 
@@ -135,3 +148,39 @@ def test_requests_are_refused_for_unknown_names_and_after_the_load_patience(tmp_
         opening.set_result(None)
 
     run(tmp_path, ("a",), test, load_patience=0.01)
+
+
+@pytest.mark.parametrize("are_equal", [False, True])
+def test_the_draft_model_is_for_the_models_of_the_command_line(tmp_path: Path, are_equal: bool) -> None:
+    """Not for those of the store, not even for one with the weights of a model of the command line."""
+    named, stored = tmp_path / "named.gguf", tmp_path / "stored.gguf"
+    named.write_bytes(b"GGUF")
+    if are_equal:
+        stored.hardlink_to(named)
+    else:
+        stored.write_bytes(b"GGUF of another")
+    measured, opened = asyncio.run(drafts_by_model(named, stored, load({"draft": "/draft.gguf"}, {})))
+    assert measured == opened == {"named": "/draft.gguf", "stored": None}
+
+
+async def drafts_by_model(named: Path, stored: Path, config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Load a model of the command line and a stored one. Return the draft models they are measured and opened with."""
+    measured: dict[str, Any] = {}
+    opened: dict[str, Any] = {}
+
+    class Launcher(FakeLauncher):
+        def measure(self, path: Path, config: Config) -> Need:
+            measured[path.stem] = config.speculation.draft
+            return NEED
+
+        def open(self, path: Path, config: Config, progress: Progress, loop: asyncio.AbstractEventLoop) -> Client:
+            opened[path.stem] = config.speculation.draft
+            return cast(Client, FakeClient())
+
+    shelf = Shelf(ModelEntry("stored", lambda: stored))
+    residency = LocalResidency([ModelEntry("named", lambda: named)], config, Launcher(), lambda loading: None, shelf)
+    async with asyncio.timeout(60):
+        await residency.load()
+        residency.release(await residency.acquire("stored"))
+        await residency.close()
+    return measured, opened

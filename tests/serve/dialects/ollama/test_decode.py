@@ -99,6 +99,12 @@ def test_streams_unless_told_otherwise(ask):
 
 
 @BOTH
+@pytest.mark.parametrize("given, wanted", [(True, "auto"), ("auto", "auto"), (False, "off"), ("off", "off")])
+def test_drafts_are_switched_by_both_spellings(ask, given, wanted):
+    assert ask(speculate=given).sampling.speculate == wanted and ask().sampling.speculate == "auto"
+
+
+@BOTH
 def test_formats(ask):
     assert ask(format="json").constraint == Constraint(ConstraintKind.JSON)
     text = json.dumps(SCHEMA, separators=(",", ":"))
@@ -252,6 +258,8 @@ def test_the_last_message_of_the_assistant_is_gone_on_with():
         ({"keep_alive": 1e30}, "keep_alive"),
         ({"keep_alive": True}, "keep_alive"),
         ({"keep_alive": []}, "keep_alive"),
+        ({"speculate": "on"}, "speculate"),
+        ({"speculate": 2}, "speculate"),
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"top_logprobs": -1}, "top_logprobs"),
         ({"_debug_render_only": True}, "_debug_render_only"),

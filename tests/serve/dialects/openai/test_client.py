@@ -216,6 +216,13 @@ def test_a_refusal_is_a_bad_request_that_names_the_field():
     assert "Unrecognized request argument supplied: colour" in caught.value.message
 
 
+def test_an_unknown_value_of_speculate_is_a_bad_request_that_names_it():
+    with pytest.raises(openai.BadRequestError) as caught:
+        Canned().client.chat.completions.create(model="tiny", messages=USER, extra_body={"speculate": "on"})
+    assert caught.value.status_code == 400 and caught.value.param == "speculate"
+    assert "speculate is 'on'; it must be auto or off." in caught.value.message
+
+
 def test_a_prompt_that_is_too_long_has_the_code_that_clients_know():
     from quire.serve.dialects.openai.dialect import DIALECT
 
