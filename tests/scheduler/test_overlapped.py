@@ -13,7 +13,7 @@ from quire.scheduler.overlapped import FIRST_PATIENCE, OverlappedSpeculation
 from quire.scheduler.proposals import DraftLimits
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.speculation import SUSPENDED_TOKENS
-from quire.types.request import GenerateRequest, SamplingParams
+from quire.types.request import Constraint, ConstraintKind, GenerateRequest, SamplingParams
 from quire.types.step import Part, PartResult, StepPlan, StepResult, decode_part, draft_part
 from tests.scheduler.test_speculation import Fixed
 
@@ -215,3 +215,14 @@ def test_tokens_that_are_computed_again_are_no_step_with_drafts():
     speculation.record_step([draft_part("a", 0, 16, (1, 2))], 2, 1.0, False)
     speculation.wants_results((), False)
     assert speculation._costs_with_drafts(1).has_measurements
+
+
+def test_constrained_texts_that_began_in_different_steps_get_drafts():
+    """Each waits for its own results, so that they would take turns in flight."""
+    engine = Engine(Fixed([5] * 32))
+    for name in "ab":
+        params, regex = SamplingParams(max_tokens=3000), Constraint(ConstraintKind.REGEX, ".*")
+        engine.scheduler.add(GenerateRequest(name, (100, 101, 102), params, constraint=regex), engine.now)
+        engine.run(1)
+    engine.run(60)
+    assert all([len(part.drafts) for part in plan.parts] == [7, 7] for plan in engine.plans[-20:])

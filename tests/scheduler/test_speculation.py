@@ -236,6 +236,27 @@ def test_texts_with_states_get_fewer_drafts_because_accepted_tokens_may_be_compu
     assert drafted[1] < 2.5 < drafted[0], drafted  # half of the drafts are wrong from their third token on
 
 
+class Recorder(Fixed):
+    """Records how many tokens each text lacked when drafts for it were asked for."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        super().__init__(tokens)
+        self.lacking: list[int] = []
+
+    def propose(self, texts: Any, limit: int) -> list[Draft]:
+        self.lacking += [text.max_total - len(text.tokens) for text in texts]
+        return super().propose(texts, limit)
+
+
+def test_no_drafter_is_called_for_the_last_token_of_a_text():
+    drafter = Recorder([7])
+    engine = Engine(drafter)
+    for max_tokens in range(10, 18):
+        engine.add(str(max_tokens), max_tokens=max_tokens)
+        engine.run(20)
+    assert len(engine.outcomes) == sum(range(10, 18)) and min(drafter.lacking) == 2
+
+
 def test_the_text_is_that_without_drafts():
     with_drafts, without = Engine(Fixed([5] * 32)), Engine(Fixed([]))
     for engine in (with_drafts, without):

@@ -220,7 +220,7 @@ class PrefixTree:
         return self._edges[keys[at]] if at < len(keys) and keys[at].startswith(key) else NO_BLOCK
 
     def continuation(self, path: Sequence[int], root: bytes, tokens: array[int], limit: int) -> array[int]:
-        """Return up to `limit` tokens that follow these, whose first blocks are `path`; of several blocks the newest."""
+        """Return up to `limit` tokens that follow these, whose first blocks are `path`: of several, the newest."""
         size, found = self.block_tokens * TOKEN_BYTES, array("I")
         node = self._nodes[path[-1]] if path else root
         head = tokens[len(path) * self.block_tokens :].tobytes()

@@ -78,13 +78,15 @@ class OverlappedSpeculation(Speculation):
         self._pause -= 1
         if self._pause > 0:
             return False
-        texts = [each for each in running if each.is_plain_decode and each.request.sampling.speculate != OFF]
+        texts = [each for each in running if _may_draft_if_collected(each)]
         texts = self._not_suspended(texts)
         found = self._candidates(texts) if texts else []
         step = PlainStep(len(running))
         if self._wants_model(texts, found, step):
             return True
-        candidates = [each._replace(gains=each.gains[1:]) for each in found]  # the first token is in flight
+        candidates = [  # of a text in flight, the first token will be known
+            each._replace(gains=each.gains[1:]) if each.state.num_in_flight else each for each in found
+        ]
         self._pause = PAUSE if len(running) > FEW_TEXTS else 0
         if not candidates:
             return False
@@ -183,3 +185,13 @@ class OverlappedSpeculation(Speculation):
             self._num_probes -= 1
             return PROBE_TOKENS
         return super()._probe(candidate, size)
+
+
+def _may_draft_if_collected(state: RequestState) -> bool:
+    """Return whether a text may get drafts when no step is in flight.
+
+    Constrained texts always wait for their results. If they began in different steps, they would take turns in flight
+    for ever, and be without drafts.
+    """
+    is_decoding = state.is_plain_decode or (state.request.is_constrained and state.phase is Phase.DECODING)
+    return is_decoding and state.request.sampling.speculate != OFF

@@ -286,7 +286,8 @@ class RequestState:
         """Would its next part be its newest token and nothing else, and may drafts follow that?"""
         if self.phase is not Phase.DECODING or self.num_in_flight or self.expected or self.must_score:
             return False
-        return len(self.tokens) == self.scheduled + 1 and self.request.sampling.speculate != OFF
+        is_last = len(self.tokens) + 1 >= self.max_total  # a draft would be past the limit
+        return len(self.tokens) == self.scheduled + 1 and not is_last and self.request.sampling.speculate != OFF
 
     def suggest(self, drafts: tuple[int, ...]) -> None:
         """Set the drafts of the next step, none past the token limit. Ignored unless it is decoding."""
