@@ -82,6 +82,14 @@ def test_for_the_noise_nothing_is_drafted(model_file, capsys) -> None:
     assert capsys.readouterr().out.splitlines()[-1].split()[:6] == ["code", "1", "2", ANY, "0%", "0%"]
 
 
+@pytest.mark.e2e
+def test_a_server_is_measured_by_its_client(model_file, capsys) -> None:
+    rest = ["--server", "--loads", "code,json,replay", "--concurrency", "2", "--output-tokens", "12"]
+    speculate.main(Namespace(model=str(model_file), quick=True, rest=rest))
+    lines = [line.split()[:3] for line in capsys.readouterr().out.splitlines()[-3:]]
+    assert lines == [[load, "2", "4"] for load in ("code", "json", "replay")]
+
+
 @pytest.mark.pure
 def test_answers_of_one_token_have_no_time_after_their_first_and_are_refused(capsys) -> None:
     with pytest.raises(SystemExit):

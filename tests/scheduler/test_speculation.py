@@ -364,6 +364,17 @@ def test_noise_changes_no_cell_in_the_long_run():
     assert 0.4 < costs.seconds(1) < 2.5 and 2.0 < costs.seconds(8) / costs.seconds(1) < 20
 
 
+def test_a_size_that_was_measured_often_is_expected_to_take_as_long_later():
+    """Else sizes that never pay would be tried whenever they have not been measured for a while."""
+    costs = StepCosts()
+    for _ in range(8):
+        costs.record(4, 1.0)
+        costs.record(8, 1.4)
+    for _ in range(500):
+        costs.record(4, 1.0)
+    assert costs.seconds(8) > 1.37
+
+
 def test_one_slow_step_counts_little():
     costs = StepCosts()
     for _ in range(20):

@@ -2,8 +2,9 @@
 
 `python -m quire.bench speculate [MODEL] [--loads code,…] [--concurrency 1,4,16,64] [--pairs 200]` runs requests with
 and without drafts in turn, in one process, and prints how many times as fast they are with drafts, with the 95 %
-interval. `--noise` compares runs without drafts with each other: what such a ratio has by chance. Before each
-measurement the prefix cache is emptied, except in the load whose answers were given before.
+interval. `--server` sends them to a `quire serve` of its own, from its first request on. `--noise` compares runs
+without drafts with each other: what such a ratio has by chance. Before each measurement the prefix cache is emptied,
+except in the load whose answers were given before.
 
 Requests that run together are one measurement, of which there are four ratios: the time that one request takes (the
 geometric mean of theirs), the part of it after its first token, the time until the last one ends, and the processor
@@ -22,12 +23,10 @@ from itertools import combinations_with_replacement
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+from quire.bench.engines.draft_engines import DraftedAnswer, DraftEngine, local_engine, served_engine
 from quire.bench.engines.model_path import model_path
 from quire.bench.load.draft_loads import DRAFT_LOADS, DraftLoad
 from quire.bench.page.text_table import align_columns
-from quire.engine.llm import LLM
-from quire.engine.messages import Flush
-from quire.types.answer import Completion
 from quire.types.request import SamplingParams
 
 CONCURRENCY = (1, 4, 16, 64)
@@ -95,6 +94,7 @@ def main(arguments: Namespace) -> None:
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of requests in each cell, with and without drafts")
     parser.add_argument("--output-tokens", type=int, default=OUTPUT_TOKENS, help="of each answer")
     parser.add_argument("--noise", action="store_true", help="no drafts on either side: shows the machine's own noise")
+    parser.add_argument("--server", action="store_true", help="over HTTP, with a server in processes of its own")
     options = parser.parse_args(arguments.rest)
     if options.output_tokens < 2:
         parser.error("--output-tokens must be at least 2: the time after the first token is measured too")
@@ -102,40 +102,45 @@ def main(arguments: Namespace) -> None:
     nums_streams = [int(each) for each in options.concurrency.split(",")]
     num_pairs = 2 if arguments.quick else options.pairs
     rows = []
-    with LLM(model_path(arguments.model or "smollm2:135m"), max_context=2048, max_rows=max(nums_streams)) as llm:
+    opened = served_engine if options.server else local_engine
+    with opened(model_path(arguments.model or "smollm2:135m"), max(nums_streams)) as engine:
         for num_streams in nums_streams:
             for name, load in loads.items():
                 sizes, compared = (num_pairs, options.output_tokens), "off" if options.noise else "auto"
-                cell = measure_cell(llm, name, load, num_streams, sizes, compared)
+                cell = measure_cell(engine, name, load, num_streams, sizes, compared)
                 rows.append(cell.row())
                 print(align_columns(HEADS, rows[-1:]).splitlines()[-1], flush=True)
     print("\n" + align_columns(HEADS, rows))
 
 
-def measure_cell(llm: LLM, name: str, load: DraftLoad, num_streams: int, sizes: tuple[int, int], compared: str) -> Cell:
+def measure_cell(
+    engine: DraftEngine, name: str, load: DraftLoad, num_streams: int, sizes: tuple[int, int], compared: str
+) -> Cell:
     """Measure pairs of groups of `num_streams` requests, the first without drafts, the second as `compared` says.
 
-    One more pair at the beginning is a warm-up.
+    In this process, one more pair at the beginning is a warm-up.
     """
     num_pairs, num_tokens = sizes
     num_groups = max(-(-num_pairs // num_streams), min(num_pairs, MIN_GROUPS))
     num_groups += num_groups % 2  # as many with each order
-    pairs, answers = list[tuple[Timing, Timing]](), list[Completion]()  # without and with drafts; answers with
-    for index in range(-1, num_groups):
+    pairs, answers = list[tuple[Timing, Timing]](), list[DraftedAnswer]()  # without and with drafts; answers with
+    for index in range(-1 if engine.needs_warm_up else 0, num_groups):
         rng = random.Random(f"{name} {index}")
-        prompts = [load.prompt(rng, llm.client.ready.vocab_size) for _ in range(num_streams)]
+        prompts = [load.prompt(rng, engine.vocab_size) for _ in range(num_streams)]
         if load.is_repeated:
-            llm.client.ask(Flush()).result()
-            _run(llm, load, prompts, index, num_tokens, "off")
+            engine.flush()
+            _run(engine, load, prompts, index, num_tokens, "off")
         ways = ("off", compared)
-        first, second = (_run(llm, load, prompts, index, num_tokens, each) for each in ways[:: 1 if index % 2 else -1])
+        first, second = (
+            _run(engine, load, prompts, index, num_tokens, each) for each in ways[:: 1 if index % 2 else -1]
+        )
         without, found = (first, second) if index % 2 else (second, first)
         if index >= 0:
             pairs.append((without[0], found[0]))
             answers += found[1]
     intervals = [interval_of(list(each)) for each in zip(*(off.ratios(auto) for off, auto in pairs), strict=True)]
     output, drafted, accepted = (
-        sum(getattr(each.usage, n) for each in answers) for n in ("output", "drafted", "accepted")
+        sum(getattr(each, name) for each in answers) for name in ("output", "drafted", "accepted")
     )
     counts = (output / sum(auto.seconds for _, auto in pairs), drafted / output, accepted / output)
     return Cell(name, num_streams, num_groups * num_streams, *counts, intervals)
@@ -159,20 +164,19 @@ def interval_of(ratios: list[float]) -> Interval:
 
 
 def _run(
-    llm: LLM, load: DraftLoad, prompts: list[Any], seed: int, num_tokens: int, speculate: str
-) -> tuple[Timing, list[Completion]]:
+    engine: DraftEngine, load: DraftLoad, prompts: list[Any], seed: int, num_tokens: int, speculate: str
+) -> tuple[Timing, list[DraftedAnswer]]:
     """Answer all prompts at once; return how long it took, and the answers."""
     if not load.is_repeated:
-        llm.client.ask(Flush()).result()
+        engine.flush()
     if load.shared:
-        llm.generate([load.shared], SamplingParams(max_tokens=1), progress=False)
+        engine.answer([load.shared], [SamplingParams(max_tokens=1)], None)
     ways = [
         SamplingParams(seed=1000 * seed + place, speculate=speculate, **load.sampling(num_tokens))
         for place in range(len(prompts))
     ]
-    began, processor_began = time.perf_counter(), time.process_time()
-    answers = llm.generate(prompts, ways, constraint=load.constraint, progress=False)
-    seconds, processor_seconds = time.perf_counter() - began, time.process_time() - processor_began
-    usages = [answer.usage for answer in answers]
-    requests = [(usage.seconds, usage.seconds - usage.first_token_seconds) for usage in usages]
+    began, processor_began = time.perf_counter(), engine.processor_seconds()
+    answers = engine.answer(prompts, ways, load.constraint)
+    seconds, processor_seconds = time.perf_counter() - began, engine.processor_seconds() - processor_began
+    requests = [(answer.seconds, answer.seconds - answer.first_token_seconds) for answer in answers]
     return Timing(requests, seconds, processor_seconds), answers

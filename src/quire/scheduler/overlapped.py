@@ -27,7 +27,8 @@ MAX_PROBES = 4  # texts that are tried at once
 FEW_TEXTS = 8  # with more, drafters that found nothing worthwhile are not called in every step
 PAUSE = 4  # steps between two calls then
 MAX_USES = 4  # steps that reuse one choice
-FIRST_FORGIVEN = 0.005  # of the seconds of steps with drafts, for each step since the last of the few measured
+FIRST_FORGIVEN = 0.005  # of the seconds of steps with drafts, for each step since the last of few measured ones; and of
+FORGIVEN = 0.0005  # many, since steps with drafts alone are measured in such a table: it does not follow the others
 LEAST_SHARE = 0.2  # of a step's measured seconds: at least this much is not the draft model's time
 NUMS_OF_TEXTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of steps whose times are kept apart
 GUESSED_WAIT = 1.25  # times the seconds of the plain step, until a step with drafts was measured
@@ -177,7 +178,7 @@ class OverlappedSpeculation(Speculation):
         most = NUMS_OF_TEXTS[min(bisect_left(NUMS_OF_TEXTS, num_texts), len(NUMS_OF_TEXTS) - 1)]
         found = self._drafted_costs.get(most)
         if found is None:
-            found = self._drafted_costs[most] = StepCosts(FIRST_FORGIVEN)
+            found = self._drafted_costs[most] = StepCosts(FIRST_FORGIVEN, FORGIVEN)
         return found
 
     def _probe(self, candidate: DraftCandidate, size: float) -> int:

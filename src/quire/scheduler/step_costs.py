@@ -16,7 +16,8 @@ from quire.types.step import Part
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
 GAIN = 0.03  # of a measurement in its cell, in logarithms; more for the first ones
 COMMON_GAIN = 0.15  # of a measurement in all cells: most changes are those of the machine and of contexts
-FORGIVEN = 0.0005  # of a cell's seconds, for each step since its last measurement
+FIRST_FORGIVEN = 0.0005  # of the seconds of a cell with few measurements, for each step since the last: by chance it
+FORGIVEN = 0.00002  # may be too slow; and of other cells, whose changes are those of all cells
 MOST_FORGIVEN = 0.25
 MOST = 3.0  # times as fast or as slow as expected: what a measurement counts at most
 GUESSED_SLOPE = 0.25  # of a step of one token, for each further token, until two sizes have been measured
@@ -39,9 +40,8 @@ class CostCell:
 class StepCosts:
     """Seconds of a step, by its tokens."""
 
-    def __init__(self, first_forgiven: float = FORGIVEN) -> None:
-        """`first_forgiven`: what is forgiven of a cell with few measurements, which may have been unlucky."""
-        self._first_forgiven = first_forgiven
+    def __init__(self, first_forgiven: float = FIRST_FORGIVEN, forgiven: float = FORGIVEN) -> None:
+        self._first_forgiven, self._forgiven_rate = first_forgiven, forgiven
         self._decoding: dict[int, CostCell] = {}  # ascending
         self._prompts: dict[int, CostCell] = {}  # ascending
         self._common = 1.0
@@ -126,7 +126,7 @@ class StepCosts:
 
     def _forgiven(self, cell: CostCell) -> float:
         age = self._num_steps - cell.measured_at
-        rate = FORGIVEN if cell.count > FEW else self._first_forgiven
+        rate = self._forgiven_rate if cell.count > FEW else self._first_forgiven
         return cell.seconds * self._common * (1.0 - min(rate * age, MOST_FORGIVEN))
 
 
