@@ -66,11 +66,12 @@ def truth(name: str, value: Any) -> bool:
 
 def speculation(name: str, value: Any) -> str:
     """`auto` or `off`; true and false mean the same."""
-    if isinstance(value, str):
-        if value in (AUTO, OFF):
-            return value
-        raise refusal(name, value, f"{AUTO} or {OFF}")
-    return AUTO if truth(name, value) else OFF
+    if isinstance(value, str) and value in (AUTO, OFF):
+        return value
+    try:
+        return AUTO if truth(name, value) else OFF
+    except InvalidRequest:
+        raise refusal(name, value, f"{AUTO}, {OFF}, true or false") from None
 
 
 def strings(name: str, value: Any) -> tuple[str, ...]:

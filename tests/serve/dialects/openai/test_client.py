@@ -220,7 +220,7 @@ def test_an_unknown_value_of_speculate_is_a_bad_request_that_names_it():
     with pytest.raises(openai.BadRequestError) as caught:
         Canned().client.chat.completions.create(model="tiny", messages=USER, extra_body={"speculate": "on"})
     assert caught.value.status_code == 400 and caught.value.param == "speculate"
-    assert "speculate is 'on'; it must be auto or off." in caught.value.message
+    assert "speculate is 'on'; it must be auto, off, true or false." in caught.value.message
 
 
 def test_a_prompt_that_is_too_long_has_the_code_that_clients_know():

@@ -334,7 +334,7 @@ REFUSED_BOTH = [
     ({"model": 1}, "model", "model must be a string or null, not an integer."),
     ({"temperature": "hot"}, "temperature", "temperature must be a number or null, not a string."),
     ({"temperature": -1}, "temperature", "must be a number >= 0"),
-    ({"speculate": "on"}, "speculate", "speculate is 'on'; it must be auto or off."),
+    ({"speculate": "on"}, "speculate", "speculate is 'on'; it must be auto, off, true or false."),
     ({"speculate": 2}, "speculate", "speculate must be"),
     ({"top_p": 0}, "top_p", "must be a number > 0"),
     ({"top_k": -2}, "top_k", ">= -1"),
