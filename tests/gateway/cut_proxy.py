@@ -48,10 +48,10 @@ class CutProxy:
                 is_stream = is_stream or (is_answer and b"x-quire-frames" in data)
                 if is_stream and self.cut_after is not None:
                     num_bytes += len(data)
-                    if num_bytes > self.cut_after:
+                    if num_bytes > self.cut_after and not self.is_dead:
+                        self.is_dead = True  # before another stream reaches its place too
                         writer.write(data[: max(1, len(data) // 2)])
                         await writer.drain()
-                        self.is_dead = True
                         self._cut()
                         return
                 writer.write(data)
