@@ -267,9 +267,8 @@ def test_every_dialect_tells_what_was_drafted_unless_that_is_off(server, asked):
     drafts()
     found = drafts()  # the prefix tree has the answer now
     assert found and all(0 <= each["accepted"] <= each["drafted"] > 0 for each in found.values())
-    if path != "/v1/messages":
-        assert drafts(speculate="off") == drafts(speculate=False) == {}
-        assert drafts(speculate="auto") and drafts(speculate=True)
+    assert drafts(speculate="off") == drafts(speculate=False) == {}
+    assert drafts(speculate="auto") and drafts(speculate=True)
 
 
 def last_chunk(stream: str) -> dict[str, Any]:

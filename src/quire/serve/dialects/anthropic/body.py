@@ -219,3 +219,4 @@ class MessagesBody(CountBody, kw_only=True):
     diagnostics: None = None
     inference_geo: None = None
     mcp_servers: None = None
+    speculate: bool | str | None = None  # ours: auto or off

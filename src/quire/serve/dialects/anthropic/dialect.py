@@ -54,18 +54,21 @@ def decode(body: bytes, limits: RequestLimits) -> Decoded:
         field = "thinking.budget_tokens"
         raise InvalidRequest(f"{field}: Must be less than max_tokens", field=field)
     shows = thinking is None or isinstance(thinking, ThinkingDisabled) or thinking.display != "omitted"
+    chosen: dict[str, Any] = {} if request.speculate is None else {"speculate": request.speculate}
     sampling = SamplingParams(
         max_tokens=request.max_tokens,
         temperature=1.0 if request.temperature is None else request.temperature,
         top_k=request.top_k or 0,
         top_p=1.0 if request.top_p is None else request.top_p or _LIKELIEST_ONLY,
         stop=check_stops(request.stop_sequences or (), limits, "stop_sequences"),
+        **chosen,
     )
     said = {
         "temperature": request.temperature,
         "top_k": request.top_k,
         "top_p": request.top_p,
         "stop": request.stop_sequences,
+        **chosen,
     }
     ask = replace(
         _request(request, limits, sampling, bool(request.stream)),
