@@ -216,13 +216,27 @@ def test_a_folder_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ({"hidden_size": 60}, "hidden size of 60.*has 48"),
         ({"vocab_size": 99}, "vocabulary of 99.*has 131"),
         ({"norm_before_residual": True}, "norm_before_residual"),
-        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}}, "eagle_config"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 1, 1]}}, r"\[1, 1, 1\]; supported for 6"),
+        ({"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}, r"\[0, 1, 2\]; supported for 6"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "eagle_config.use_aux_hidden_state = False"),
+        ({"eagle_config": {"other": 1}}, "eagle_config.other = 1"),
         ({"num_hidden_layers": 2}, "num_hidden_layers"),
     ],
 )
 def test_what_a_head_cannot_be_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UnsupportedModel, match=words):
         draw_eagle3(head(**changes), draw(target().checkpoint))
+
+
+@pytest.mark.parametrize("less", [0, 1], ids=["inputs", "outputs"])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_head_may_name_the_layers_that_all_heads_read(less: int, is_nested: bool) -> None:
+    num_layers = draw(target().checkpoint).config.num_layers
+    layers = [each - less for each in (2, num_layers // 2, num_layers - 3)]
+    named: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": layers}
+    changes = {"eagle_config": {**named, "use_aux_hidden_state": True}} if is_nested else named
+    ours, plain = (draw_eagle3(head(**each), draw(target().checkpoint)) for each in (changes, {}))
+    assert [node.op for node in ours.target.graph.nodes] == [node.op for node in plain.target.graph.nodes]
 
 
 def test_a_map_outside_the_vocabulary_is_refused() -> None:

@@ -31,13 +31,10 @@ ARCHITECTURE = "LlamaForCausalLMEagle3"
 TO_TOKEN, IS_DRAFTED = "d2t", "t2d"  # the distance from a token of the head to that of the model; which tokens it has
 FUSION, TABLE = "fc", "embed"
 NEUTRAL: tuple[Any, ...] = (None, False, {}, [])
+NESTED, LAYERS, READS_LAYERS = "eagle_config", "eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state"
 CONFIG = LLAMA_CONFIG.override(
-    reads=["draft_vocab_size"],
-    fixed={
-        "norm_before_residual": NEUTRAL,
-        "eagle_config": NEUTRAL,
-        "eagle_aux_hidden_state_layer_ids": NEUTRAL,
-    },
+    reads=["draft_vocab_size", NESTED, LAYERS],  # the last two are checked by `_check_layers`
+    fixed={"norm_before_residual": NEUTRAL},
     ignores=["target_hidden_size"],  # the shape of the matrix has it too
 )
 _WIDE = {
@@ -106,8 +103,7 @@ def draw_eagle3(checkpoint: CheckpointSource, target: DrawnModel) -> EagleHead:
     matrix: Weight = weights.pop(FUSION)
     if not has_table:
         weights[TABLE] = target.weights[TABLE]
-    layers = target.config.num_layers
-    tapped = keep_fused_rows(target, (2, layers // 2, layers - 3), matrix)
+    tapped = keep_fused_rows(target, _layers_read(file.metadata, target.config.num_layers), matrix)
     head = drawn(file, ARCHITECTURE, config, weights, target.context, draw_head)
     return EagleHead(head, tapped, _tokens(file, config, target.config.vocab_size))
 
@@ -145,6 +141,25 @@ def _check(config: Eagle3Config, target: DrawnModel) -> None:
         raise UnsupportedModel(
             f"The model has {target.config.num_layers} layers; an EAGLE-3 head reads three of at least 6."
         )
+
+
+def _layers_read(metadata: Mapping[str, Any], num_layers: int) -> tuple[int, int, int]:
+    """Return the layers whose inputs the head reads. Refuses a head that names others.
+
+    Published files count in two ways: the layers whose inputs are read, or those whose outputs are, one less.
+    """
+    layers = (2, num_layers // 2, num_layers - 3)
+    nested = metadata.get(NESTED) or {}
+    for name, value in nested.items():
+        if name not in (LAYERS, READS_LAYERS) or (name == READS_LAYERS and not value):
+            raise UnsupportedModel(f"The EAGLE-3 head has {NESTED}.{name} = {value!r}, which is not supported.")
+    known = [list(layers), [layer - 1 for layer in layers]]
+    for given in (metadata.get(LAYERS), nested.get(LAYERS)):
+        if given and list(given) not in known:
+            raise UnsupportedModel(
+                f"The EAGLE-3 head has {LAYERS} = {given}; supported for {num_layers} layers: {known[0]} or {known[1]}."
+            )
+    return layers
 
 
 def _tokens(file: EagleFile, config: Eagle3Config, vocab_size: int) -> Array | None:
