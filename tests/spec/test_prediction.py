@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.spec.drafter import NO_DRAFT
-from quire.spec.prediction import LONG_MATCH, PredictionDrafter
+from quire.spec.prediction import LEAST_ADDED, LONG_MATCH, MAX_ADDED, PredictionDrafter
 
 pytestmark = pytest.mark.pure
 
@@ -72,6 +72,20 @@ def test_several_new_tokens_are_followed_at_once():
     one.propose([answer], 3)
     answer.tokens.extend([1, 2, 3])
     assert list(one.propose([answer], 3)[0].tokens) == [4, 5]
+
+
+def test_a_long_prediction_is_indexed_in_several_calls_and_followed_meanwhile():
+    one, answer = drafter(), Answer(range(MAX_ADDED + 10))
+    assert list(one.propose([answer], 2)[0].tokens) == [0, 1]
+    answer.tokens.extend([0, 1, MAX_ADDED, MAX_ADDED + 1])  # the answer jumps to what is indexed last
+    assert list(one.propose([answer], 2)[0].tokens) == [MAX_ADDED + 2, MAX_ADDED + 3]
+
+
+def test_one_call_indexes_little_of_many_long_predictions():
+    one = drafter()
+    answers = [Answer(range(2 * MAX_ADDED), sample_id=f"a{each}") for each in range(3)]
+    one.propose(answers, 2)
+    assert [len(one._followers[each.sample_id]._places) for each in answers] == [MAX_ADDED - 1, *2 * [LEAST_ADDED - 1]]
 
 
 def test_without_a_prediction_there_is_no_draft_and_nothing_is_kept():

@@ -2,6 +2,7 @@
 
 The answer is followed in the prediction from its beginning. Where the two part, the place is looked up again by the
 newest tokens of the answer: of several the first after the last place, since changes keep the order of what they leave.
+A long prediction is indexed for that in several calls, so that no step waits for all of it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from quire.types.step import PREDICTION
 
 MIN_MATCH = 2  # tokens; fewer are at too many places
 LONG_MATCH = 8  # tokens from which the answer follows the prediction
+MAX_ADDED = 4096  # tokens that one call indexes: the next step waits for it
+LEAST_ADDED = 64  # more of each further text
 
 T_contra = TypeVar("T_contra", bound=Text, contravariant=True)
 
@@ -32,20 +35,28 @@ class PredictionDrafter(Generic[T_contra]):
 
     def propose(self, texts: Sequence[T_contra], limit: int) -> list[Draft]:
         """Return a draft for each text that has a prediction."""
-        return [self._propose(text, limit) for text in texts]
+        drafts, room = [], MAX_ADDED
+        for text in texts:
+            follower = self._follower(text)
+            if follower is None:
+                drafts.append(NO_DRAFT)
+                continue
+            room -= follower.add(max(room, LEAST_ADDED))
+            drafts.append(follower.continue_text(text.tokens, limit))
+        return drafts
 
     def forget(self, sample_id: str) -> None:
         """Drop a text's place."""
         self._followers.pop(sample_id, None)
 
-    def _propose(self, text: T_contra, limit: int) -> Draft:
+    def _follower(self, text: T_contra) -> _Follower | None:
         predicted, begin = self._find(text)
         if not predicted:
-            return NO_DRAFT
+            return None
         follower = self._followers.get(text.sample_id)
         if follower is None:
             follower = self._followers[text.sample_id] = _Follower(predicted, begin)
-        return follower.continue_text(text.tokens, limit)
+        return follower
 
 
 class _Follower:
@@ -59,8 +70,16 @@ class _Follower:
         self._last = 0  # the last place, kept while it has left
         self._length = 0  # tokens since it was found again
         self._places: dict[tuple[int, ...], list[int]] = {}  # run of MIN_MATCH tokens -> places after it, ascending
-        for end in range(MIN_MATCH, len(predicted) + 1):
-            self._places.setdefault(tuple(predicted[end - MIN_MATCH : end]), []).append(end)
+        self._end = 0  # predicted tokens before this place are indexed
+
+    def add(self, most: int) -> int:
+        """Index at most so many of the predicted tokens; return how many."""
+        predicted, places = self._predicted, self._places
+        stop = min(len(predicted), self._end + most)
+        for end in range(max(self._end, MIN_MATCH - 1) + 1, stop + 1):
+            places.setdefault(tuple(predicted[end - MIN_MATCH : end]), []).append(end)
+        num_added, self._end = stop - self._end, stop
+        return num_added
 
     def continue_text(self, tokens: array[int], limit: int) -> Draft:
         """Follow the new tokens, then return what the prediction has next."""

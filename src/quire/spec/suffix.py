@@ -2,7 +2,7 @@
 
 Edits, extraction, code and JSON repeat their prompt and themselves. An index maps every run of MIN_MATCH tokens to the
 place after its last occurrence, and each place to the one before it; of the newest few, the one with the longest equal
-text before it is continued.
+text before it is continued. A run is packed into one integer: the garbage collector would have to visit tuples.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ MAX_PLACES = 4  # occurrences that are compared
 MAX_INDEXED = 32768  # tokens at the end of a prompt; earlier ones are not searched
 MAX_ADDED = 4096  # tokens that one call indexes, in about a millisecond: the next step waits for it
 LEAST_ADDED = 64  # more of each further text, so that a long prompt delays the drafts of no other text
+TOKEN_BITS = 32
+RUN_BITS = (1 << (TOKEN_BITS * MIN_MATCH)) - 1
 
 
 class SuffixDrafter:
@@ -51,18 +53,21 @@ class _Index:
     def __init__(self, begin: int) -> None:
         self._begin = begin
         self._end = begin  # tokens before this place are indexed
-        self._last: dict[tuple[int, ...], int] = {}  # run -> the place after its last occurrence
+        self._run = 0  # the tokens before `_end`
+        self._last: dict[int, int] = {}  # run -> the place after its last occurrence
         self._earlier = array("i")  # for each indexed place: the one before it with the same run; -1: none
 
     def add(self, tokens: array[int], most: int) -> int:
         """Index at most so many of the new tokens; return how many."""
-        last, earlier, stop = self._last, self._earlier, min(len(tokens), self._end + most)
-        for end in range(max(self._end, self._begin + MIN_MATCH - 1) + 1, stop + 1):
-            run = tuple(tokens[end - MIN_MATCH : end])
-            earlier.append(last.get(run, -1))
-            last[run] = end
-        num_added, self._end = stop - self._end, stop
-        return num_added
+        last, earlier, run, first = self._last, self._earlier, self._run, self._begin + MIN_MATCH
+        begin, stop = self._end, min(len(tokens), self._end + most)
+        for end, token in enumerate(tokens[begin:stop], begin + 1):
+            run = (run << TOKEN_BITS | token) & RUN_BITS
+            if end >= first:
+                earlier.append(last.get(run, -1))
+                last[run] = end
+        self._run, self._end = run, stop
+        return stop - begin
 
     def continue_text(self, tokens: array[int], limit: int) -> Draft:
         """Return what followed the best earlier occurrence of the last tokens. No draft until all are indexed."""
