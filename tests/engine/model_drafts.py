@@ -66,11 +66,11 @@ class DraftDriver(Driver):
         speculation: Any = self.core._scheduler._speculation
         record = speculation.record
 
-        def recorded(sample_id: str, num_drafts: int, tokens: Sequence[int]) -> Any:
+        def recorded(sample_id: str, num_drafts: int, tokens: Sequence[int], num_output: int) -> Any:
             if num_drafts > 0:
                 self.accepted.append((num_drafts, len(tokens) - 1))
                 self.accepted_of[sample_id].append(self.accepted[-1])
-            return record(sample_id, num_drafts, tokens)
+            return record(sample_id, num_drafts, tokens, num_output)
 
         speculation.record = recorded
 

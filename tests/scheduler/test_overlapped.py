@@ -9,7 +9,7 @@ import pytest
 
 from quire.cache.kv_cache import KVCache
 from quire.config import SchedulerConfig
-from quire.scheduler.overlapped import FIRST_PATIENCE, OverlappedSpeculation
+from quire.scheduler.overlapped import FIRST_PATIENCE, MOST_IN_ROW, OverlappedSpeculation
 from quire.scheduler.proposals import DraftLimits
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.speculation import SUSPENDED_TOKENS
@@ -41,9 +41,9 @@ class Engine:
         self.flights: deque[StepPlan] = deque()
         self.wait, self.now, self.plans = wait, 0.0, list[StepPlan]()
 
-    def add(self, name: str, **sampling: Any) -> None:
+    def add(self, name: str, constraint: Constraint | None = None, **sampling: Any) -> None:
         params = SamplingParams(**({"max_tokens": 3000} | sampling))
-        self.scheduler.add(GenerateRequest(name, (100, 101, 102), params), self.now)
+        self.scheduler.add(GenerateRequest(name, (100, 101, 102), params, constraint=constraint), self.now)
 
     def collect(self) -> None:
         plan = self.flights.popleft()
@@ -134,13 +134,21 @@ def test_no_step_has_more_drafts_than_the_device_takes():
     assert max(len(part.drafts) for plan in engine.plans for part in plan.parts) <= 3
 
 
-def test_a_text_without_memory_for_drafts_is_rarely_waited_for():
+@pytest.mark.parametrize("constraint", [None, Constraint(ConstraintKind.JSON)], ids=["free", "constrained"])
+def test_a_text_without_memory_for_drafts_is_rarely_waited_for(constraint):
     """A state needs a second slot for drafts, and there is none."""
     engine = Engine(Fixed([5] * 32), LIMITS._replace(has_states=True), num_states=1)
-    engine.add("a")
+    engine.add("a", constraint)
     counts = engine.run(400)
     assert not any(counts)
     assert 0 < engine.num_waits <= 3 * 400 // SUSPENDED_TOKENS
+
+
+def test_after_many_steps_with_drafts_a_few_have_none():
+    engine = Engine(Fixed([5] * 32), num_blocks=4000)
+    engine.add("a", max_tokens=30000)
+    counts = engine.run(2 * MOST_IN_ROW)
+    assert counts.count(0) < 20 and [0, 0, 0, 0] in [counts[at : at + 4] for at in range(MOST_IN_ROW, len(counts))]
 
 
 def test_with_a_free_slot_a_text_with_states_has_drafts():

@@ -14,7 +14,14 @@ from quire.scheduler.acceptance import Acceptance, RequestDrafts
 from quire.scheduler.plain_step import PlainStep
 from quire.scheduler.proposals import DraftLimits
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.speculation import MAX_ROWS, NO_LIMITS, SUSPENDED_TOKENS, DraftCandidate, Speculation
+from quire.scheduler.speculation import (
+    MAX_ROWS,
+    MOST_IN_ROW,
+    NO_LIMITS,
+    SUSPENDED_TOKENS,
+    DraftCandidate,
+    Speculation,
+)
 from quire.scheduler.step_costs import StepCosts, size_of_step
 from quire.spec.drafter import NO_DRAFT, Draft
 from quire.types.request import GenerateRequest, SamplingParams
@@ -48,11 +55,17 @@ class Engine:
     """Samples token 5 everywhere, so that drafts of it are accepted."""
 
     def __init__(
-        self, drafter: Fixed, num_blocks: int = 200, seconds: Any = step_seconds, limits: DraftLimits = NO_LIMITS
+        self,
+        drafter: Fixed,
+        num_blocks: int = 200,
+        seconds: Any = step_seconds,
+        limits: DraftLimits = NO_LIMITS,
+        num_states: int = 0,
+        **config: Any,
     ) -> None:
         self.speculation = Speculation((drafter,), limits)
-        self.cache = KVCache(num_blocks)
-        self.scheduler = Scheduler(self.cache, SchedulerConfig(max_rows=128), self.speculation)
+        self.cache = KVCache(num_blocks, num_states=num_states)
+        self.scheduler = Scheduler(self.cache, SchedulerConfig(max_rows=128, **config), self.speculation)
         self.seconds, self.now, self.outcomes = seconds, 0.0, []
         self.plans: list[StepPlan] = []
 
@@ -218,7 +231,7 @@ def test_a_draft_that_was_neither_verified_nor_replaced_teaches_nothing_later():
     speculation._other_drafts["a"] = DraftCandidate(state, request, ("fixed", 0), (7, 7), [0.5, 0.5])
     speculation.suggest([state])
     speculation._pending["a"] = ("fixed", 0)
-    speculation.record("a", 1, (5, 5))
+    speculation.record("a", 1, (5, 5), 2)
     assert request.shares[("fixed", 0)].first.trials == 0
 
 
@@ -265,6 +278,73 @@ def test_the_text_is_that_without_drafts():
     texts = [[token for outcome in engine.outcomes for token in outcome.tokens] for engine in (with_drafts, without)]
     assert texts[0] == texts[1] == [5] * 50
     assert len([plan for plan in with_drafts.plans if plan.parts]) < 30
+
+
+def test_forced_tokens_and_drafts_share_a_step():
+    engine = Engine(Fixed([5] * 32), seconds=lambda num_tokens: 1.0 + 0.01 * num_tokens)
+    engine.add("a")
+    engine.run(20)
+    engine.scheduler.force("a", 0, (5, 5, 5, 5), engine.now)
+    (part,) = engine.step().parts
+    assert part.tokens == (5,) * part.num_tokens and part.num_tokens == 5 + len(part.drafts) and part.drafts
+    assert part.num_tokens <= 1 + NO_LIMITS.row_drafts
+
+
+def test_forced_tokens_that_do_not_all_fit_get_no_drafts():
+    engine = Engine(Fixed([5] * 32), seconds=lambda num_tokens: 1.0 + 0.01 * num_tokens, max_step_tokens=16)
+    engine.add("a")
+    assert engine.run(20)[-1]
+    engine.scheduler.force("a", 0, (5,) * 20, engine.now)
+    assert [(part.num_tokens, part.drafts) for _ in range(2) for part in engine.step().parts] == [(16, ()), (5, ())]
+
+
+def test_a_state_has_no_drafts_after_forced_tokens():
+    """After a wrong draft it would go back to before the forced tokens."""
+    engine = Engine(Fixed([5] * 32), limits=DraftLimits(has_states=True), num_states=4)
+    engine.add("a")
+    assert any(engine.run(20))
+    engine.scheduler.force("a", 0, (5, 5), engine.now)
+    assert engine.run(1) == [0]
+
+
+def test_after_many_steps_with_drafts_one_has_none():
+    """So the time of a step without drafts stays known: here it falls while every step has drafts, which then lose."""
+    rng, drafter = random.Random(0), Fixed([5])
+    plain = [3.0]
+    engine = Engine(drafter, 4000, seconds=lambda num_tokens: plain[0] if num_tokens < 2 else 3.5)
+    engine.add("a", max_tokens=20000)
+    assert 0 in engine.run(2 * MOST_IN_ROW)[-MOST_IN_ROW:]
+    plain[0] = 1.5
+    counts = []
+    for _ in range(40 * MOST_IN_ROW):
+        drafter.tokens = [rng.choice([5, 7])]
+        counts += engine.run(1)
+    assert sum(counts[-MOST_IN_ROW:]) < 0.1 * MOST_IN_ROW
+
+
+def test_a_cell_that_was_measured_too_slow_is_tried_again():
+    """Other work made the first steps with drafts slow, and the text of that time had no good drafts."""
+    slow = [10.0]
+    engine = Engine(Fixed([7]), 4000, seconds=lambda num_tokens: 1.0 if num_tokens < 2 else slow[0])
+    engine.add("a", max_tokens=500)
+    engine.run(550)
+    assert engine.speculation.num_drafted["fixed"]
+    engine.speculation._drafters[0].tokens, slow[0] = [5], 1.2
+    for number in range(40):
+        engine.add(f"b{number}", first=200 + number, max_tokens=150)
+        engine.run(150)
+    assert engine.speculation.num_accepted["fixed"] > 500
+
+
+def test_accepted_tokens_behind_a_stop_are_not_counted():
+    engine = Engine(Fixed([5] * 6), seconds=lambda num_tokens: 1.0 + 0.01 * num_tokens)
+    engine.add("a", stop_token_ids=[5], min_tokens=20, ignore_eos=True)
+    engine.run(40)
+    (end,) = [outcome for outcome in engine.outcomes if outcome.finish]
+    num_output = sum(len(outcome.tokens) for outcome in engine.outcomes)
+    assert num_output == 21 and sum(draft.num_accepted for draft in end.drafts) <= len(end.tokens)
+    num_accepted = sum(draft.num_accepted for outcome in engine.outcomes for draft in outcome.drafts)
+    assert engine.speculation.num_accepted["fixed"] == num_accepted < num_output
 
 
 def test_a_request_may_switch_it_off():

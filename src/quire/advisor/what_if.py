@@ -177,7 +177,7 @@ def _speculation(base: _Baseline) -> WhatIf:
         gain > 1 + MIN_GAIN,
         f"With {rows:.1f} streams per step (simulated), a step yields {tokens:.1f} tokens instead of 1 and takes "
         f"{drafted / plain:.1f} times as long: {gain:.2f} times the tokens/s per stream."
-        " On a CPU Quire drafts by itself where that pays; on a GPU it does not yet; vLLM and SGLang do.",
+        " Quire drafts without a setting where that pays.",
         key_metrics(served),
         after,
     )

@@ -23,6 +23,7 @@ from quire.types.request import CacheKey
 TOKEN_BYTES = 4  # tokens are array("I") everywhere in the pure pillar
 ROOT_BYTES = 20  # size of a root's identity; a node's has 8 bytes, most of them zero, so the two never collide
 NO_BLOCK = -1
+MAX_COMPARED = 64  # children that are compared for the newest one
 
 
 def tokens_of(data: bytes) -> tuple[int, ...]:
@@ -238,9 +239,10 @@ class PrefixTree:
         return found[:limit]
 
     def _newest_longer_child(self, node: bytes, chunk: bytes) -> int:
-        """Return the newest child that begins with these tokens and has more, or NO_BLOCK."""
+        """Return the newest child that begins with these tokens and has more, or NO_BLOCK. Of many, a few are seen."""
         keys, key = self._child_keys(node), node + chunk
-        similar = takewhile(lambda each: each.startswith(key), islice(keys, bisect_left(keys, key), None))
+        at = bisect_left(keys, key)
+        similar = takewhile(lambda each: each.startswith(key), keys[at : at + MAX_COMPARED])
         longer = (self._edges[each] for each in similar if len(each) > len(key))
         return max(longer, default=NO_BLOCK, key=self.node)
 

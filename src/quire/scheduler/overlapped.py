@@ -31,6 +31,7 @@ FIRST_FORGIVEN = 0.005  # of the seconds of steps with drafts, for each step sin
 FORGIVEN = 0.0005  # many, since steps with drafts alone are measured in such a table: it does not follow the others
 LEAST_SHARE = 0.2  # of a step's measured seconds: at least this much is not the draft model's time
 NUMS_OF_TEXTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # of steps whose times are kept apart
+MOST_IN_ROW = 512  # steps with drafts; then PAUSE steps have none: the first of them is waited for, and not measured
 GUESSED_WAIT = 1.25  # times the seconds of the plain step, until a step with drafts was measured
 
 
@@ -55,6 +56,8 @@ class LastChoice:
 
 class OverlappedSpeculation(Speculation):
     """Speculation that also decides when a step with drafts is worth the wait for it."""
+
+    most_in_row = MOST_IN_ROW
 
     def __init__(
         self, drafters: Sequence[ProposesDrafts], limits: DraftLimits, model: ProposesByModel | None = None
@@ -114,6 +117,8 @@ class OverlappedSpeculation(Speculation):
         self._suspend_dropped(running)
         if all(state.phase is Phase.DECODING and not state.num_in_flight for state in running):
             self._num_without = 0  # when to look for drafts was decided before: the results were waited for
+            if self._num_in_row == self.most_in_row:
+                self._pause = PAUSE
             super().suggest(running, has_newcomers)
             self._model_seconds = 0.0 if self._model is None else self._model.spent_seconds
         self._num_probes = 0

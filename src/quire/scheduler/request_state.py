@@ -135,7 +135,7 @@ class RequestState:
 
     @property
     def _has_state(self) -> bool:
-        """Return whether it has a recurrent state, which cannot be rewound after rejected drafts, or no lease."""
+        """Has it a recurrent state, which cannot be rewound after rejected drafts, or no lease?"""
         return self.lease is None or self.lease.state is not None
 
     @property
@@ -199,8 +199,7 @@ class RequestState:
         self._enter(Phase.WAITING)
         self._clear_row()
         self.urgency = self.request.priority
-        self._awaits_result = self._is_next_on_device = False
-        self.drafts = ()
+        self._awaits_result, self._is_next_on_device, self.drafts = False, False, ()
         self._update_plain_decode()
 
     def finish(self) -> None:
@@ -283,11 +282,12 @@ class RequestState:
 
     @property
     def can_draft(self) -> bool:
-        """Would its next part be its newest token and nothing else, and may drafts follow that?"""
+        """May drafts follow its newest token in the next step? With a state, only if no other token is due."""
         if self.phase is not Phase.DECODING or self.num_in_flight or self.expected or self.must_score:
             return False
-        is_last = len(self.tokens) + 1 >= self.max_total  # a draft would be past the limit
-        return len(self.tokens) == self.scheduled + 1 and not is_last and self.request.sampling.speculate != OFF
+        is_last, num_due = len(self.tokens) + 1 >= self.max_total, len(self.tokens) - self.scheduled
+        is_due = num_due == 1 or (num_due > 1 and not self._has_state)
+        return is_due and not is_last and self.request.sampling.speculate != OFF
 
     def suggest(self, drafts: tuple[int, ...]) -> None:
         """Set the drafts of the next step, none past the token limit. Ignored unless it is decoding."""
@@ -389,13 +389,12 @@ class RequestState:
         assert self.is_running == (self.phase in (Phase.PREFILLING, Phase.DECODING)) == (self.row != NO_ROW), name
         assert self.is_running or self.scheduled == 0, name
         assert self.num_in_flight > 0 or (self.expected == 0 and self.computed == self.scheduled), name
-        assert self._num_stale <= self.num_in_flight, name
-        assert self.is_plain_decode == self._can_decode_plainly(), name
+        assert self._num_stale <= self.num_in_flight and self.is_plain_decode == self._can_decode_plainly(), name
         assert not self.is_plain_decode or self.remaining == 1, name
         if self.lease is not None:
             assert self.num_sent_blocks <= len(self.lease.blocks) and self.scheduled <= self.capacity, name
             assert not self.is_plain_decode or self.num_sent_blocks == len(self.lease.blocks), name
             assert all(len(window.blocks) == len(self.lease.blocks) for window in self.lease.windows), name
-            sent = [window.num_sent for window in self.lease.windows]
-            assert not self.is_plain_decode or all(num == len(self.lease.blocks) for num in sent), name
+            are_sent = all(window.num_sent == len(self.lease.blocks) for window in self.lease.windows)
+            assert not self.is_plain_decode or are_sent, name
             assert not self.is_plain_decode or self.state_source is None, name

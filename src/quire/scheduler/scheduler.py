@@ -132,7 +132,7 @@ class Scheduler(LiveRequests):
                     report(token_outcome(state.request_id, state.sample, tokens, logprobs))
                     continue
             elif error is None and state.awaits_result and state.take_verified(part, tokens):
-                drafts = self._speculation.record(state.sample_id, part.num_logits - 1, tokens)
+                drafts = self._speculation.record(state.sample_id, part.num_logits - 1, tokens, len(tokens))
                 report(token_outcome(state.request_id, state.sample, tokens, logprobs, drafts))
                 if state.computed >= state.seal_at:
                     self._to_seal.append((state, state.lease))
@@ -175,13 +175,13 @@ class Scheduler(LiveRequests):
             if result.prompt_logprobs and (scores := state.take_unreported(part, result.prompt_logprobs)):
                 self._outcomes.append(state.outcome(prompt_logprobs=scores))
             state.advance(part, len(result.tokens))
-            drafts = self._speculation.record(state.sample_id, part.num_logits - 1, result.tokens)
             if not self._live_states.settle(state, part, len(result.tokens), now):
                 self._preempt(state, now, has_state=False)
+            tokens, finish = state.accept(result.tokens)
+            drafts = self._speculation.record(state.sample_id, part.num_logits - 1, result.tokens, len(tokens))
             if result.vector:
                 self._end(state, now, state.outcome(finish=FinishReason.STOP, vector=result.vector))
-            elif result.tokens:
-                tokens, finish = state.accept(result.tokens)
+            elif tokens:
                 logprobs = result.logprobs[: len(tokens)]
                 self._report(state, state.outcome(tokens, logprobs=logprobs, finish=finish, drafts=drafts), now)
             if state.lease is not None and state.computed >= state.seal_at:
@@ -239,8 +239,8 @@ class Scheduler(LiveRequests):
         if state.expected or state.remaining <= 0:
             return 0  # the token to compute is still being sampled
         count = min(state.remaining, 1 + max(0, spare))
-        can_draft = state.remaining == 1 or not self._cache.has_states  # a state goes back to the start of the part
-        state.limit_drafts(min(spare - (count - 1), step.scored_budget) if can_draft else 0)
+        most = min(spare - (count - 1), step.scored_budget) if count == state.remaining else 0
+        state.limit_drafts(most if count == 1 or not self._cache.has_states else 0)  # a state goes back to the start
         if not self._make_room(state, state.scheduled + count, step, now):
             return 0
         self._live_states.branch(state, state.scheduled + count, now)

@@ -31,6 +31,8 @@ MAX_PATIENCE = 256  # most opportunities skipped between two drafts that are tri
 PROBE_TOKENS = 1
 MAX_COMPARED = 48  # at most this many counts of drafted tokens are compared
 PROBE_SHARE = 0.003  # of the time of all steps: the most that drafts which are not expected to pay may cost
+MOST_PROBE_LOSS = 0.9  # of a step: the budget holds one step, so a cell that was measured too slow is tried again
+MOST_IN_ROW = 128  # steps with drafts; the next one has none, so that the time without drafts is measured again
 SUSPENDED_TOKENS = 64  # of a text whose drafts were dropped, until it gets some again
 MIN_PROBABILITY = 0.05  # that a drafted token is reached and accepted; less likely tokens are dropped
 
@@ -56,6 +58,8 @@ NO_LIMITS = DraftLimits()
 class Speculation:
     """The drafters of one engine, and what is known about their success."""
 
+    most_in_row = MOST_IN_ROW
+
     def __init__(
         self,
         drafters: Sequence[ProposesDrafts],
@@ -78,6 +82,7 @@ class Speculation:
         self._suspended_until: dict[str, int] = {}  # tokens of a text from which it gets drafts again
         self._num_running = 0  # at the last plan
         self._num_without = 0  # steps without drafts since then, or since the number of running requests changed
+        self._num_in_row = 0  # steps with drafts
         self._probe_seconds = 0.0  # budget for drafts that are not expected to pay
         self._num_drafts = 0
         self._num_by_length = [0] * (MAX_DRAFTS + 1)  # drafts, by how many of their tokens were accepted
@@ -88,7 +93,8 @@ class Speculation:
         """Set the drafts of the next step. `has_newcomers`: it will also admit texts."""
         num_running = len(running)
         self._suspend_dropped(running)
-        if not self._can_pay(num_running):
+        num_in_row, self._num_in_row = self._num_in_row, 0
+        if num_in_row == self.most_in_row or not self._can_pay(num_running):
             return
         self._num_without = self._num_without + 1 if num_running == self._num_running else 0
         self._num_running = num_running
@@ -98,8 +104,9 @@ class Speculation:
         states = self._not_suspended(can_draft)
         if not states:
             return
-        are_all = len(can_draft) == num_running and not has_newcomers  # and nothing else is due
-        step = PlainStep(num_running) if are_all else PlainStep.of(running, has_newcomers, self._limits.budget)
+        are_all = len(can_draft) == num_running and not has_newcomers
+        is_plain = are_all and all(state.remaining == 1 for state in running)  # nothing else is due
+        step = PlainStep(num_running) if is_plain else PlainStep.of(running, has_newcomers, self._limits.budget)
         candidates = self._candidates(states)
         if self._model is not None:
             candidates = self._with_model(self._model, states, candidates, step)
@@ -120,6 +127,8 @@ class Speculation:
                 candidate.request.num_skipped = 0
                 candidate.state.suggest(tuple(candidate.tokens[:count]))
                 self._pending[candidate.state.sample_id] = candidate.source
+        if num_drafts:
+            self._num_in_row = num_in_row + 1
 
     def _suspend_dropped(self, running: Sequence[RequestState]) -> None:
         """Suspend drafts of texts whose last drafts were dropped: memory was short, or the step was full."""
@@ -153,13 +162,15 @@ class Speculation:
         limit = min(self._limits.row_drafts, 1 + 2 * self._limits.step_drafts // len(states))
         for drafter in self._drafters:
             for place, draft in enumerate(drafter.propose(states, limit)):
-                if not draft.tokens:
+                state, request = states[place], requests[place]
+                tokens = draft.tokens[: max(0, self._limits.row_drafts + 1 - state.remaining)]
+                if not tokens:
                     continue
                 source = (drafter.name, draft.strength)
-                gains = self._gains(states[place], requests[place], source, len(draft.tokens))
+                gains = self._gains(state, request, source, len(tokens))
                 found = best[place]
                 if found is None or sum(gains) > sum(found.gains):
-                    best[place] = DraftCandidate(states[place], requests[place], source, draft.tokens, gains)
+                    best[place] = DraftCandidate(state, request, source, tokens, gains)
         return [each for each in best if each is not None]
 
     def _with_model(
@@ -287,6 +298,7 @@ class Speculation:
             return 0
         estimates = (self._costs.seconds, self._costs.tile_seconds)
         loss = max(0.0, *(seconds(size + PROBE_TOKENS) - seconds(size) for seconds in estimates))
+        loss = min(loss, MOST_PROBE_LOSS * self._costs.seconds(size))
         if loss > self._probe_seconds:
             return 0
         self._probe_seconds -= loss
@@ -301,11 +313,16 @@ class Speculation:
 
     # ── results ──
 
-    def record(self, sample_id: str, num_drafts: int, tokens: Sequence[int]) -> tuple[DraftCount, ...]:
-        """Record how many drafts of a text were accepted: all of its new tokens but one. Return the counts."""
+    def record(self, sample_id: str, num_drafts: int, tokens: Sequence[int], num_output: int) -> tuple[DraftCount, ...]:
+        """Record how many drafts of a text were accepted: all of its new tokens but one. Return the counts.
+
+        `num_output`: the tokens that became output. Those after a stop did not.
+        """
+        if num_drafts <= 0:
+            return ()  # if it had some, they were dropped: `_suspend_dropped` needs to know that
         source = self._pending.pop(sample_id, None)
         other = self._other_drafts.pop(sample_id, None) if self._other_drafts else None
-        if source is None or not tokens or not num_drafts:
+        if source is None or not tokens:
             return ()
         if other is not None:  # the new tokens show how many of its tokens would have been accepted
             known = other.tokens[: len(tokens)]
@@ -313,6 +330,7 @@ class Speculation:
             self._learn(other.request, other.source, len(known), right)
         num_accepted = len(tokens) - 1
         self._learn(self._request(sample_id), source, num_drafts, num_accepted)
+        num_accepted = min(num_accepted, num_output)
         self.num_drafted[source[0]] += num_drafts
         self.num_accepted[source[0]] += num_accepted
         self._num_drafts += 1

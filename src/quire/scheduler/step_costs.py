@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quire.types.step import Part
 
@@ -37,6 +38,16 @@ class CostCell:
     count: int = 1  # of measurements
 
 
+class CostLine(NamedTuple):
+    """Seconds of the sizes from `begin` on. Those up to `gap_end` are in cells without measurements."""
+
+    begin: float
+    seconds: float
+    slope: float
+    gap_end: float = 0.0
+    gap_slope: float = 0.0
+
+
 class StepCosts:
     """Seconds of a step, by its tokens."""
 
@@ -47,6 +58,7 @@ class StepCosts:
         self._common = 1.0
         self._num_steps = 0
         self._points: list[tuple[float, float]] = []  # tokens, seconds; of all measured sizes of decoding steps
+        self._lines: dict[int, CostLine] = {}  # to each of them, and beyond the last one, as far as they were asked for
 
     @property
     def has_measurements(self) -> bool:
@@ -76,6 +88,7 @@ class StepCosts:
                 self._common *= ratio**COMMON_GAIN
             cell.measured_at = self._num_steps
         self._points = []
+        self._lines.clear()
 
     def seconds(self, size: float) -> float:
         """Return the expected seconds of a step of this size that decodes.
@@ -88,18 +101,12 @@ class StepCosts:
         if len(points) < 2:
             first, below = points[0] if points else (1.0, 1.0)
             return below * (1.0 + GUESSED_SLOPE * (size - first) / first)
-        at = min(max(bisect_left(points, (size, 0.0)), 1), len(points) - 1)
-        (low, below), (high, above) = points[at - 1], points[at]
-        if size > high:
-            low, below = _half_of(points[: at + 1]) or points[0]
-        rise = max(0.0, above - below) * (size - low) / (high - low)
-        if _cell_of(size) < high:
-            half = _half_of(points[:at])
-            if half is None:
-                rise *= FIRST_GAP
-            else:
-                rise = min(rise, max(0.0, below - half[1]) / (low - half[0]) * (size - low))
-        return max(below + rise, 1e-9)
+        at = max(bisect_left(points, (size, 0.0)), 1)
+        line = self._lines.get(at)
+        if line is None:
+            line = self._lines[at] = _line_to(points, at)
+        slope = line.slope if size > line.gap_end else line.gap_slope
+        return max(line.seconds + slope * (size - line.begin), 1e-9)
 
     def tile_seconds(self, size: float) -> float:
         """Return the expected seconds of a step of this size if its last token is the first one of a tile.
@@ -143,6 +150,20 @@ def size_of_step(parts: Sequence[Part], num_tokens: int) -> tuple[float, bool]:
 def _half_of(points: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     """Return the last point with at most half of the tokens of the last one: closer points may differ by chance."""
     return next((point for point in reversed(points) if 2 * point[0] <= points[-1][0]), None)
+
+
+def _line_to(points: Sequence[tuple[float, float]], at: int) -> CostLine:
+    """Return the line from the point before `at` to that point; or, behind the last one, the line that goes on."""
+    if at == len(points):
+        (low, below), (high, above) = _half_of(points) or points[0], points[-1]
+        return CostLine(low, below, max(0.0, above - below) / (high - low))
+    (low, below), (high, above) = points[at - 1], points[at]
+    slope, half = max(0.0, above - below) / (high - low), _half_of(points[:at])
+    if half is None:
+        gap_slope = slope * FIRST_GAP
+    else:
+        gap_slope = min(slope, max(0.0, below - half[1]) / (low - half[0]))
+    return CostLine(low, below, slope, float(SIZES[max(bisect_left(SIZES, high), 1) - 1]), gap_slope)
 
 
 def _cell_of(size: float) -> int:

@@ -89,22 +89,25 @@ def test_drafts_change_no_token_of_a_model_with_states(name, captures, place):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name, captures", [("llama", False), ("llama", True), ("lfm2", True)])
-def test_drafts_change_no_token_of_200_requests_in_deterministic_mode(name, captures, place):
-    """Captured steps of many sizes, with rows that have drafts and rows that have none."""
+def test_drafts_change_no_token_of_200_greedy_requests_and_100_others_in_deterministic_mode(name, captures, place):
+    """Captured steps of many sizes; of the others, some have no drafts."""
     checkpoint, ways = random_llama(vocab=1024) if name == "llama" else make_toy(name).checkpoint, {}
-    for index in range(200):
-        way = list(WAYS.values())[index % 4 if index % 3 == 0 else 0]
-        ways[str(index)] = replace(way, max_tokens=20 + index % 13, speculate="off" if index % 7 == 0 else "auto")
+    for index in range(300):
+        way, speculate = GREEDY, "auto"
+        if index >= 200:
+            way, speculate = list(WAYS.values())[index % 4], "off" if index % 7 == 0 else "auto"
+        ways[str(index)] = replace(way, max_tokens=20 + index % 13, speculate=speculate)
+    prompts = {each: [int(each) % 100, 100 + int(each) // 100, *some_tokens(3 + int(each) % 40)] for each in ways}
     settings = {"num_blocks": 2000, "num_states": 100, "max_rows": 24, "max_context": 2048}
 
     def answers(driver: CudaDriver) -> dict[str, list[int]]:
-        for index, (name, sampling) in enumerate(ways.items()):
-            driver.submit(name, some_tokens(3 + index % 40), sampling)
+        for each, sampling in ways.items():
+            driver.submit(each, prompts[each], sampling)
         driver.run()
-        return {name: driver.tokens(name) for name in ways}
+        return {each: driver.tokens(each) for each in ways}
 
     without = answers(CudaDriver(place, checkpoint, speculate="off", **settings))
-    known = KnownDrafts({name: (some_tokens(3 + int(name) % 40), text) for name, text in without.items()})
+    known = KnownDrafts({each: (prompts[each], text) for each, text in without.items()})
     driver = CudaDriver(place, checkpoint, drafters=[known], captures=captures, **settings)
     assert answers(driver) == without
     assert num_accepted(driver) > 500
