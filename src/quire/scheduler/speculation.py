@@ -24,9 +24,8 @@ from quire.scheduler.step_costs import WITHOUT_LOGITS, StepCosts, size_of_step
 from quire.types.step import DraftCount, Part
 
 MAX_ROWS = 64  # rows of a step; larger steps are bound by arithmetic, and drafters are not called
-FEW_WITHOUT = 8  # consecutive steps without drafts; after them drafters are not called in every step, which takes time
-LOOK_EVERY = 4  # but every LOOK_EVERY + (running texts) // TEXTS_A_STEP steps
-TEXTS_A_STEP = 8
+FEW_WITHOUT = 8  # consecutive steps without drafts; after them drafters are called every LOOK_EVERY steps, and one step
+LOOK_EVERY, TEXTS_A_STEP = 4, 8  # later for each TEXTS_A_STEP running texts, since that takes time
 MAX_PATIENCE = 256  # most opportunities skipped between two drafts that are tried although they are not expected to pay
 PROBE_TOKENS = 1
 MAX_COMPARED = 48  # at most this many counts of drafted tokens are compared

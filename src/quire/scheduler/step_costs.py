@@ -1,8 +1,8 @@
 """How long steps take, by their size, as measured. The size is the number of tokens; those without logits count less.
 
-Sizes share a few cells. All cells follow the newest measurements a little: contexts grow and machines vary. A cell that
-was not measured lately counts as a little faster than it is expected to be, so that it is tried again. Steps with
-prompts are cells of their own: they bound the time of a step with more drafts than any before.
+Sizes share a few cells. All cells follow the newest measurements a little: contexts grow and machines vary. A cell with
+few measurements counts as faster the longer ago they are, so that it is tried again. Steps with prompts are cells of
+their own: they bound the time of a step with more drafts than any before.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from quire.types.step import Part
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
 GAIN = 0.03  # of a measurement in its cell, in logarithms; more for the first ones
 COMMON_GAIN = 0.15  # of a measurement in all cells: most changes are those of the machine and of contexts
-FIRST_FORGIVEN = 0.0005  # of the seconds of a cell with few measurements, for each step since the last: by chance it
-FORGIVEN = 0.00002  # may be too slow; and of other cells, whose changes are those of all cells
+FIRST_FORGIVEN = 0.0005  # of a cell's seconds for each step since its last of few measurements: they may be too slow
+FORGIVEN = 0.00002  # the same for other cells
 MOST_FORGIVEN = 0.25
 MOST = 3.0  # times as fast or as slow as expected: what a measurement counts at most
 GUESSED_SLOPE = 0.25  # of a step of one token, for each further token, until two sizes have been measured
