@@ -1,11 +1,10 @@
 """`quire bench speculate`: is speculative decoding ever slower?
 
 `python -m quire.bench speculate [MODEL] [--loads code,…] [--concurrency 1,4,16,64] [--pairs 200]` runs requests with
-and without drafts in turn, in one process, and prints how many times as fast they are with drafts, with the 95 %
-interval. Each side has an engine of its own, so that neither learns from the other one's steps. `--server` sends the
-requests to two `quire serve` instead, without a warm-up. `--noise` compares two engines without drafts: what such a
-ratio has by chance. Before each measurement the prefix cache is emptied, except in the load whose answers were given
-before.
+and without drafts in turn, in one engine, and prints how many times as fast they are with drafts, with the 95 %
+interval. Two engines would differ by a per cent from where their memory lies. `--server` sends the requests to a `quire
+serve`, without a warm-up. `--noise` compares runs without drafts with each other: what such a ratio has by chance.
+Before each measurement the prefix cache is emptied, except in the load whose answers were given before.
 
 Requests that run together are one measurement, of which there are four ratios: the time that one request takes (the
 geometric mean of theirs), the part of it after its first token, the time until the last one ends, and the processor
@@ -29,7 +28,6 @@ from quire.bench.engines.model_path import model_path
 from quire.bench.load.draft_loads import DRAFT_LOADS, DraftLoad
 from quire.bench.page.text_table import align_columns
 from quire.types.request import SamplingParams
-from quire.types.sampling_values import AUTO, OFF
 
 CONCURRENCY = (1, 4, 16, 64)
 PAIRS, MIN_GROUPS = 200, 32  # pairs of requests in a cell; groups of requests that run together
@@ -106,21 +104,20 @@ def main(arguments: Namespace) -> None:
     num_pairs = 2 if arguments.quick else options.pairs
     rows = []
     opened = served_engine if options.server else local_engine
-    model, max_rows = model_path(arguments.model or "smollm2:135m"), max(nums_streams)
-    with opened(model, max_rows, OFF) as plain, opened(model, max_rows, OFF if options.noise else AUTO) as drafting:
+    with opened(model_path(arguments.model or "smollm2:135m"), max(nums_streams)) as engine:
         for num_streams in nums_streams:
             for name, load in loads.items():
-                sizes = num_pairs, options.output_tokens
-                cell = measure_cell((plain, drafting), name, load, num_streams, sizes)
+                sizes, compared = (num_pairs, options.output_tokens), "off" if options.noise else "auto"
+                cell = measure_cell(engine, name, load, num_streams, sizes, compared)
                 rows.append(cell.row())
                 print(align_columns(HEADS, rows[-1:]).splitlines()[-1], flush=True)
     print("\n" + align_columns(HEADS, rows))
 
 
 def measure_cell(
-    engines: tuple[DraftEngine, DraftEngine], name: str, load: DraftLoad, num_streams: int, sizes: tuple[int, int]
+    engine: DraftEngine, name: str, load: DraftLoad, num_streams: int, sizes: tuple[int, int], compared: str
 ) -> Cell:
-    """Measure pairs of groups of `num_streams` requests. `engines`: without drafts, and with them.
+    """Measure pairs of groups of `num_streams` requests, the first without drafts, the second as `compared` says.
 
     In this process, one more pair at the beginning is a warm-up.
     """
@@ -128,18 +125,20 @@ def measure_cell(
     num_groups = max(-(-num_pairs // num_streams), min(num_pairs, MIN_GROUPS))
     num_groups += num_groups % 2  # as many with each order
     pairs, answers = list[tuple[Timing, Timing]](), list[DraftedAnswer]()  # without and with drafts; answers with
-    for index in range(-1 if engines[0].needs_warm_up else 0, num_groups):
+    for index in range(-1 if engine.needs_warm_up else 0, num_groups):
         rng = random.Random(f"{name} {index}")
-        prompts = [load.prompt(rng, engines[0].vocab_size) for _ in range(num_streams)]
+        prompts = [load.prompt(rng, engine.vocab_size) for _ in range(num_streams)]
         if load.is_repeated:
-            for engine in engines:
-                engine.flush()
-                _run(engine, load, prompts, index, num_tokens)
-        order = engines[:: 1 if index % 2 else -1]
-        timings, found = zip(*(_run(engine, load, prompts, index, num_tokens) for engine in order), strict=True)
+            engine.flush()
+            _run(engine, load, prompts, index, num_tokens, "off")
+        ways = ("off", compared)
+        first, second = (
+            _run(engine, load, prompts, index, num_tokens, each) for each in ways[:: 1 if index % 2 else -1]
+        )
+        without, found = (first, second) if index % 2 else (second, first)
         if index >= 0:
-            pairs.append(timings if index % 2 else timings[::-1])
-            answers += found[order.index(engines[1])]
+            pairs.append((without[0], found[0]))
+            answers += found[1]
     intervals = [interval_of(list(each)) for each in zip(*(off.ratios(auto) for off, auto in pairs), strict=True)]
     output, drafted, accepted = (
         sum(getattr(each, name) for each in answers) for name in ("output", "drafted", "accepted")
@@ -166,14 +165,17 @@ def interval_of(ratios: list[float]) -> Interval:
 
 
 def _run(
-    engine: DraftEngine, load: DraftLoad, prompts: list[Any], seed: int, num_tokens: int
+    engine: DraftEngine, load: DraftLoad, prompts: list[Any], seed: int, num_tokens: int, speculate: str
 ) -> tuple[Timing, list[DraftedAnswer]]:
     """Answer all prompts at once; return how long it took, and the answers."""
     if not load.is_repeated:
         engine.flush()
     if load.shared:
         engine.answer([load.shared], [SamplingParams(max_tokens=1)], None)
-    ways = [SamplingParams(seed=1000 * seed + place, **load.sampling(num_tokens)) for place in range(len(prompts))]
+    ways = [
+        SamplingParams(seed=1000 * seed + place, speculate=speculate, **load.sampling(num_tokens))
+        for place in range(len(prompts))
+    ]
     processor_began, began = engine.processor_seconds(), time.perf_counter()
     answers = engine.answer(prompts, ways, load.constraint)
     seconds, processor_seconds = time.perf_counter() - began, engine.processor_seconds() - processor_began

@@ -25,7 +25,8 @@ from quire.types.step import DraftCount, Part
 
 MAX_ROWS = 64  # rows of a step; larger steps are bound by arithmetic, and drafters are not called
 FEW_WITHOUT = 8  # consecutive steps without drafts; after them drafters are called every LOOK_EVERY steps, and one step
-LOOK_EVERY, TEXTS_A_STEP = 4, 8  # later for each TEXTS_A_STEP running texts, since that takes time
+LOOK_EVERY, TEXTS_A_STEP = 4, 8  # later for each TEXTS_A_STEP running texts, since that takes time; and for each
+STEPS_A_STEP, MOST_LATER = 16, 8  # STEPS_A_STEP steps without drafts, up to MOST_LATER
 MAX_PATIENCE = 256  # most opportunities skipped between two drafts that are tried although they are not expected to pay
 PROBE_TOKENS = 1
 MAX_COMPARED = 48  # at most this many counts of drafted tokens are compared
@@ -97,7 +98,7 @@ class Speculation:
             return
         self._num_without = self._num_without + 1 if num_running == self._num_running else 0
         self._num_running = num_running
-        if self._num_without > FEW_WITHOUT and self._num_without % (LOOK_EVERY + num_running // TEXTS_A_STEP):
+        if self._num_without > FEW_WITHOUT and self._num_without % self._look_interval(num_running):
             return
         can_draft = [state for state in running if state.can_draft]
         states = self._not_suspended(can_draft)
@@ -153,6 +154,10 @@ class Speculation:
         """Return whether drafts could pay with this many running texts."""
         has_drafters = bool(self._drafters) or self._model is not None
         return has_drafters and 0 < num_running <= MAX_ROWS and self._costs.has_measurements
+
+    def _look_interval(self, num_running: int) -> int:
+        """Return how many steps without drafts there are for each one in which drafters are called."""
+        return LOOK_EVERY + num_running // TEXTS_A_STEP + min(self._num_without // STEPS_A_STEP, MOST_LATER)
 
     def _candidates(self, states: list[RequestState]) -> list[DraftCandidate]:
         """Return the best draft of each text that has one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -146,11 +147,12 @@ def test_rows_are_separate_unless_one_reads_what_another_writes():
     assert not are_separate(shared, BLOCK), "reading what they share once is faster"
 
 
-def test_only_the_kernel_for_few_rows_plans_tokens_singly(place):
-    driver = CudaDriver(place, small("llama").checkpoint)
-    program = driver.program.inner
-    assert program._drafts_of(4) == TOGETHER  # type: ignore[attr-defined]
-    assert SINGLY != TOGETHER
+def test_only_the_kernel_for_few_rows_plans_tokens_singly(place, monkeypatch):
+    program: Any = CudaDriver(place, small("llama").checkpoint).program.inner
+    assert program._drafts_of(4) == TOGETHER, "there is no such kernel"
+    monkeypatch.setattr(program, "variants", [SimpleNamespace(max_rows=8, max_tokens=16, row_tokens=ROW_TOKENS)])
+    assert [program._drafts_of(size) for size in (4, 16, 17)] == [SINGLY, SINGLY, TOGETHER]
+    assert program._drafts_of(4, lambda: False) == TOGETHER, "a row reads what another one writes"
 
 
 @pytest.mark.parametrize("most, rows", [(64, 64), (256, 16), (256, 64)])

@@ -1,4 +1,4 @@
-"""Engines that answer groups of requests, with or without drafts: in this process, or behind a server of their own."""
+"""Engines that answer groups of requests with and without drafts: in this process, or behind a server of their own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DraftedAnswer(NamedTuple):
 
 
 class DraftEngine(Protocol):
-    """An engine, with or without drafts."""
+    """An engine whose requests say whether drafts are allowed."""
 
     vocab_size: int
     needs_warm_up: bool  # before it is measured
@@ -136,7 +136,7 @@ class ServedEngine:
 def _body(prompt: Any, way: SamplingParams, constraint: Constraint | None) -> dict[str, Any]:
     """Return a request for completions."""
     body: dict[str, Any] = {"model": "m", "prompt": prompt, "stream": True, "stream_options": {"include_usage": True}}
-    for name in ("seed", "temperature", "max_tokens", "ignore_eos"):
+    for name in ("seed", "temperature", "max_tokens", "ignore_eos", "speculate"):
         if (value := getattr(way, name)) is not None:
             body[name] = value
     if constraint is not None:
@@ -145,18 +145,18 @@ def _body(prompt: Any, way: SamplingParams, constraint: Constraint | None) -> di
 
 
 @contextmanager
-def local_engine(model: Path, max_rows: int, speculate: str) -> Iterator[DraftEngine]:
-    """Open the model in this process. `speculate`: auto or off."""
-    with LLM(model, max_rows=max_rows, max_context=MAX_CONTEXT, speculate=speculate) as llm:
+def local_engine(model: Path, max_rows: int) -> Iterator[DraftEngine]:
+    """Open the model in this process."""
+    with LLM(model, max_rows=max_rows, max_context=MAX_CONTEXT) as llm:
         yield InProcessEngine(llm)
 
 
 @contextmanager
-def served_engine(model: Path, max_rows: int, speculate: str) -> Iterator[DraftEngine]:
-    """Serve the model in processes of its own. `speculate`: auto or off."""
+def served_engine(model: Path, max_rows: int) -> Iterator[DraftEngine]:
+    """Serve the model in processes of its own."""
     tokenizer = read_model_text(open_checkpoint(model)).tokenizer
     assert tokenizer is not None, f"{model} has no tokenizer"
-    server = one_model_server(str(model), None, max_rows=max_rows, max_context=MAX_CONTEXT, speculate=speculate)
+    server = one_model_server(str(model), None, max_rows=max_rows, max_context=MAX_CONTEXT)
     with server as (process, url), asyncio.Runner() as runner:
         engine = ServedEngine(process, url, tokenizer.num_tokens, runner)
         try:
