@@ -2,7 +2,7 @@
 
 `python -m quire.bench speculate [MODEL] [--loads code,…] [--concurrency 1,4,16,64] [--pairs 200]` runs requests with
 and without drafts in turn, in one engine, and prints how many times as fast they are with drafts, with the 95 %
-interval. Two engines would differ by a per cent from where their memory lies. `--server` sends the requests to a `quire
+interval. Two engines without drafts differ by a per cent. `--server` sends the requests to a `quire
 serve`, without a warm-up. `--noise` compares runs without drafts with each other: what such a ratio has by chance.
 Before each measurement the prefix cache is emptied, except in the load whose answers were given before.
 
