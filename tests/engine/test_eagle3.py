@@ -220,6 +220,8 @@ def test_a_folder_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ({"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}, r"\[0, 1, 2\]; supported for 6"),
         ({"eagle_config": {"use_aux_hidden_state": False}}, "eagle_config.use_aux_hidden_state = False"),
         ({"eagle_config": {"other": 1}}, "eagle_config.other = 1"),
+        ({"eagle_config": True}, "eagle_config = True"),
+        ({"eagle_aux_hidden_state_layer_ids": 3}, "eagle_aux_hidden_state_layer_ids = 3"),
         ({"num_hidden_layers": 2}, "num_hidden_layers"),
     ],
 )

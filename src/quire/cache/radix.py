@@ -239,7 +239,7 @@ class PrefixTree:
         return found[:limit]
 
     def _newest_longer_child(self, node: bytes, chunk: bytes) -> int:
-        """Return the newest child that begins with these tokens and has more, or NO_BLOCK. Of many, a few are seen."""
+        """Return the newest child that begins with these tokens and has more, of the first few; or NO_BLOCK."""
         keys, key = self._child_keys(node), node + chunk
         at = bisect_left(keys, key)
         similar = takewhile(lambda each: each.startswith(key), keys[at : at + MAX_COMPARED])

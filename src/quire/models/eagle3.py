@@ -33,7 +33,7 @@ FUSION, TABLE = "fc", "embed"
 NEUTRAL: tuple[Any, ...] = (None, False, {}, [])
 NESTED, LAYERS, READS_LAYERS = "eagle_config", "eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state"
 CONFIG = LLAMA_CONFIG.override(
-    reads=["draft_vocab_size", NESTED, LAYERS],  # the last two are checked by `_check_layers`
+    reads=["draft_vocab_size", NESTED, LAYERS],  # the last two are checked by `_layers_read`
     fixed={"norm_before_residual": NEUTRAL},
     ignores=["target_hidden_size"],  # the shape of the matrix has it too
 )
@@ -150,12 +150,14 @@ def _layers_read(metadata: Mapping[str, Any], num_layers: int) -> tuple[int, int
     """
     layers = (2, num_layers // 2, num_layers - 3)
     nested = metadata.get(NESTED) or {}
+    if not isinstance(nested, Mapping):
+        raise UnsupportedModel(f"The EAGLE-3 head has {NESTED} = {nested!r}, which is not supported.")
     for name, value in nested.items():
         if name not in (LAYERS, READS_LAYERS) or (name == READS_LAYERS and not value):
             raise UnsupportedModel(f"The EAGLE-3 head has {NESTED}.{name} = {value!r}, which is not supported.")
     known = [list(layers), [layer - 1 for layer in layers]]
     for given in (metadata.get(LAYERS), nested.get(LAYERS)):
-        if given and list(given) not in known:
+        if given and given not in known:
             raise UnsupportedModel(
                 f"The EAGLE-3 head has {LAYERS} = {given}; supported for {num_layers} layers: {known[0]} or {known[1]}."
             )

@@ -153,7 +153,7 @@ def _half_of(points: Sequence[tuple[float, float]]) -> tuple[float, float] | Non
 
 
 def _line_to(points: Sequence[tuple[float, float]], at: int) -> CostLine:
-    """Return the line from the point before `at` to that point; or, behind the last one, the line that goes on."""
+    """Return the line that ends at point `at`. For the number of points: the line beyond the last one."""
     if at == len(points):
         (low, below), (high, above) = _half_of(points) or points[0], points[-1]
         return CostLine(low, below, max(0.0, above - below) / (high - low))
